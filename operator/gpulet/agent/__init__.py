@@ -1,0 +1,1 @@
+"""The node's part: DRA kubelet plugin and MPS runner."""

@@ -1,0 +1,1 @@
+"""Manifests from domain objects. Pure: dicts in, dicts out."""

@@ -1,0 +1,1 @@
+"""The operator's loop: snapshot, plan, act, status."""

@@ -1,0 +1,118 @@
+"""Question and answer of the planner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpulet.model.demand import Demand, Isolation, ModelId
+from gpulet.model.device import Device, Gpu, Node
+
+
+@dataclass(frozen=True)
+class Usage:
+    """A share that exists or is foreign, and that the plan has to respect.
+
+    A share of our own plan that may be given up is no Usage: it is in ``Problem.current``.
+    """
+
+    device: Device
+    compute_percent: int
+    memory_mib: int
+    clients: int
+    namespace: str
+    isolation: Isolation = "Any"
+    purpose: Literal["serve", "tune", "profile", "foreign"] = "foreign"
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """One replica of one model on one share of a device: what becomes a Gpulet."""
+
+    model: ModelId
+    device: Device
+    compute_percent: int
+    memory_mib: int
+    clients: int
+    batch: int
+    instances: int
+    queue_delay_us: int = 0
+    artifact: str | None = None
+    ordinal: int = 0
+    """Tells equal replicas on one device apart."""
+
+
+@dataclass(frozen=True)
+class PlannerPolicy:
+    interference_margin: float = 0.10
+    transition_reserve: int = 1
+    prices: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """This model cannot be placed on this device for the time being (the scheduler or a quota said no)."""
+
+    model: ModelId
+    device: Device | None
+    """None: nowhere (a namespace's quota)."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that a decision depends on. No clock, no randomness: the same problem gives the same plan."""
+
+    gpus: tuple[Gpu, ...]
+    nodes: tuple[Node, ...]
+    demands: tuple[Demand, ...]
+    usages: tuple[Usage, ...] = ()
+    current: tuple[Slot, ...] = ()
+    """Replicas that exist now; keeping one costs nothing."""
+    refusals: tuple[Refusal, ...] = ()
+    policy: PlannerPolicy = PlannerPolicy()
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A model that fits."""
+
+    model: ModelId
+    slots: tuple[Slot, ...]
+    predicted_latency_ms: float
+    """Of the objective's percentile, at the planned rate."""
+    sustainable_per_s: float
+    """Largest rate at which the latency rule still holds on these replicas."""
+    reason: str
+    """Why this share: what limits it."""
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """A model that does not fit, why, and the nearest change that would make it fit."""
+
+    model: ModelId
+    reason: str
+    """CamelCase, for a condition: ObjectiveInfeasible, NoDevice, NoMemory, MaxClients, Isolation, NoHostResources, ..."""
+    message: str
+
+
+BoundKind = Literal["proven", "pattern", "volume"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    placed: tuple[Placed, ...]
+    unplaced: tuple[Unplaced, ...]
+    gpus: int
+    """GPUs that hold at least one slot."""
+    lower_bound: int
+    """No plan for the same placed demands uses fewer GPUs, in the sense that ``bound_kind`` says."""
+    bound_kind: BoundKind
+    bound_covers: tuple[str, ...] = ()
+    """Decisions that the bound takes into account, such as mig, mps, memory, clients."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return tuple(slot for placed in self.placed for slot in placed.slots)

@@ -1,0 +1,1 @@
+"""The only importer of NVML, and the only speaker of the MPS control protocol."""

@@ -1,0 +1,1 @@
+"""The prober: measures a served model in its share."""

@@ -1,0 +1,1 @@
+"""The programs of a TuningJob: tracker, server, client, merge."""
