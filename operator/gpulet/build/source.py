@@ -1,0 +1,48 @@
+"""Where a model's file comes from, as a volume of a pod."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpulet.api.inferencemodel import ModelFormat, ModelSource
+
+# The name a model file has inside an OCI image, by format.
+_FILE_IN_IMAGE: dict[ModelFormat, str] = {
+    "onnx": "model.onnx",
+    "tensorrt": "model.plan",
+    "torchscript": "model.pt",
+    "tvm": "tuned.so",
+    "python": "model.py",
+}
+
+
+class UnsupportedSourceError(ValueError):
+    """The URI is well formed but this version cannot bring it; the message names the remedy."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A volume and the file in it."""
+
+    volume: dict[str, Any]
+    """Without its name."""
+    path: str
+    """Relative to the volume's root."""
+    claim: str | None = None
+    """The PersistentVolumeClaim it lies on: its topology binds the pod."""
+
+
+def model_file(source: ModelSource) -> ModelFile:
+    """How to mount a model's file; raises UnsupportedSourceError."""
+    scheme, rest = source.uri.split("://", 1)
+    if scheme == "configmap":
+        name, key = rest.split("/", 1)
+        return ModelFile({"configMap": {"name": name, "items": [{"key": key, "path": key}]}}, key)
+    if scheme == "pvc":
+        claim, path = rest.split("/", 1)
+        return ModelFile({"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}, path, claim)
+    if scheme == "oci":
+        return ModelFile({"image": {"reference": rest, "pullPolicy": "IfNotPresent"}}, _FILE_IN_IMAGE[source.format])
+    raise UnsupportedSourceError(
+        f"spec.model.uri: {scheme}:// cannot be mounted yet; put the file on a volume (pvc://claim/path), "
+        "in a ConfigMap (configmap://name/key) or in an image (oci://...)"
+    )

@@ -1,0 +1,139 @@
+"""Status of an InferenceModel: Profiled, Planned, Serving -> Ready; beside them ObjectiveMet and Enforced."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpulet.api.inferencemodel import (
+    GpuletLine,
+    InferenceModel,
+    InferenceModelStatus,
+    LatencyFigures,
+    RateFigures,
+    ReplicaCounts,
+)
+from gpulet.status.conditions import Fact, conditions, kstatus, no, ready_from, unknown, yes
+from gpulet.status.figures import rounded
+
+# Reasons that only a change by the user (or an admin) can remove.
+STALLING = frozenset(
+    {
+        "InvalidSpec",
+        "ProfileNotFound",
+        "ProfileEmpty",
+        "ModelMissing",
+        "ModelBroken",
+        "UnsupportedSource",
+        "ObjectiveInfeasible",
+        "ProfilingFailed",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Latency and rate over the window, from the worst replica; None: not enough requests to say."""
+
+    rate_per_s: float | None = None
+    mean_ms: float | None = None
+    percentile_ms: float | None = None
+    requests: int = 0
+    needed: int = 0
+    """Requests in the window from which on the percentile means something: 10 / (1 - q)."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """All that the status of a model is derived from."""
+
+    profiled: Fact
+    planned: Fact
+    lines: tuple[GpuletLine, ...] = ()
+    enforced: tuple[Fact, ...] = ()
+    serving_error: Fact | None = None
+    """What the serving pods report: a missing or broken model."""
+    seen: Seen = Seen()
+    planned_rate: float | None = None
+    sustainable_rate: float | None = None
+    predicted_ms: float | None = None
+    batch: int | None = None
+    url: str | None = None
+    digest: str | None = None
+    format: str | None = None
+    tuning_job: str | None = None
+
+
+def serving(facts: ModelFacts) -> Fact:
+    """Serving: every planned replica is ready."""
+    if facts.serving_error is not None:
+        return facts.serving_error
+    total, ready = len(facts.lines), sum(line.ready for line in facts.lines)
+    if total == 0:
+        return no("Serving", "NoReplicas", "nothing is planned yet")
+    if ready < total:
+        return no("Serving", "Starting", f"{ready} of {total} replicas ready")
+    return yes("Serving", "AllReplicasReady")
+
+
+def objective_met(model: InferenceModel, seen: Seen) -> Fact:
+    """ObjectiveMet: the observed percentile against the objective; Unknown below 10/(1-q) requests in the window."""
+    limit = model.spec.slo.latency_milliseconds
+    if seen.requests < seen.needed or seen.percentile_ms is None:
+        return unknown(
+            "ObjectiveMet", "TooFewRequests", f"fewer than {seen.needed} requests in the window: no statement"
+        )
+    if seen.percentile_ms <= limit:
+        return yes("ObjectiveMet", "WithinObjective")
+    return no(
+        "ObjectiveMet",
+        "LatencyAboveObjective",
+        f"spec.slo: the p{model.spec.slo.percentile:g} of the worst replica is above {limit:g} ms",
+    )
+
+
+def all_enforced(parts: tuple[Fact, ...]) -> Fact:
+    """Enforced for the model: the weakest of its shares decides."""
+    if not parts:
+        return unknown("Enforced", "NoReplicas")
+    for status in ("False", "Unknown"):
+        for part in parts:
+            if part.status == status:
+                return part
+    return parts[0]
+
+
+def inference_model_status(model: InferenceModel, facts: ModelFacts, *, now: datetime) -> InferenceModelStatus:
+    """The whole status of an InferenceModel."""
+    serves = serving(facts)
+    ready = ready_from([facts.profiled if not serves.true else yes("Profiled", "Serving"), facts.planned, serves])
+    stalled = next((f for f in (facts.profiled, facts.planned, serves) if not f.true and f.reason in STALLING), None)
+    all_facts = [
+        facts.profiled,
+        facts.planned,
+        serves,
+        ready,
+        objective_met(model, facts.seen),
+        all_enforced(facts.enforced),
+        *kstatus(ready, stalled=None if ready.true else stalled),
+    ]
+    generation = model.metadata.generation
+    return InferenceModelStatus(
+        observed_generation=generation,
+        conditions=conditions(model.status.conditions, all_facts, generation=generation, now=now),
+        replicas=ReplicaCounts(planned=len(facts.lines), ready=sum(line.ready for line in facts.lines)),
+        rate=RateFigures(
+            planned=rounded(facts.planned_rate),
+            sustainable=rounded(facts.sustainable_rate),
+            observed=rounded(facts.seen.rate_per_s),
+        ),
+        latency=LatencyFigures(
+            predicted_milliseconds=rounded(facts.predicted_ms),
+            observed_mean_milliseconds=rounded(facts.seen.mean_ms),
+            observed_percentile_milliseconds=rounded(facts.seen.percentile_ms),
+        ),
+        batch=facts.batch,
+        url=facts.url,
+        model_digest=facts.digest,
+        serving_format=facts.format,  # type: ignore[arg-type]  # a Literal that the caller read from the spec
+        tuning_job=facts.tuning_job,
+        gpulets=list(facts.lines),
+    )
