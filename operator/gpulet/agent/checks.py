@@ -1,0 +1,68 @@
+"""The last line of defence: what the scheduler should never have allocated is refused here. Pure."""
+
+from collections.abc import Iterable
+
+from gpulet.agent.claims import ClaimRecord
+from gpulet.agent.devices import NodeDevice
+
+
+def refusal(new: ClaimRecord, device: NodeDevice, others: Iterable[tuple[ClaimRecord, NodeDevice]]) -> str | None:
+    """Why ``new`` cannot be prepared on ``device`` beside the ``others`` of this node; None: it can.
+
+    Others on the same GPU must not overlap it; others on the same device (one MPS daemon: one fault domain) must fit
+    beside it, and the isolation of each must allow the other.
+    """
+    own = _out_of_range(new, device)
+    if own is not None:
+        return own
+    same = []
+    for other, place in others:
+        if other.uid == new.uid:
+            continue
+        if new.same_device(other):
+            same.append(other)
+        elif device.overlaps(place):
+            return f"device {new.device} overlaps {other.device}, which {_who(other)} holds"
+    return _sums(new, device, same) or next((r for r in (_neighbour(new, o) for o in same) if r), None)
+
+
+def _out_of_range(new: ClaimRecord, device: NodeDevice) -> str | None:
+    limits = {
+        "computePercent": (new.compute_percent, 100),
+        "memory (MiB)": (new.memory_mib, device.memory_mib),
+        "clients": (new.clients, device.clients),
+    }
+    for name, (value, most) in limits.items():
+        if not 1 <= value <= most:
+            return f"{name} is {value}; {device.name} takes 1 to {most}"
+    if new.clients > new.compute_percent:
+        return f"clients is {new.clients}, but computePercent {new.compute_percent} leaves each less than 1 percent"
+    return None
+
+
+def _sums(new: ClaimRecord, device: NodeDevice, same: list[ClaimRecord]) -> str | None:
+    sums = {
+        "computePercent": (new.compute_percent + sum(o.compute_percent for o in same), 100),
+        "memory (MiB)": (new.memory_mib + sum(o.memory_mib for o in same), device.memory_mib),
+        "clients": (new.clients + sum(o.clients for o in same), device.clients),
+    }
+    for name, (total, most) in sums.items():
+        if total > most:
+            holders = ", ".join(sorted(_who(o) for o in same))
+            return f"{name} on {device.name} would add up to {total} of {most} with {holders}"
+    return None
+
+
+def _neighbour(new: ClaimRecord, other: ClaimRecord) -> str | None:
+    isolations = {new.isolation, other.isolation}
+    if "None" in isolations:
+        return f"isolation None allows no neighbour, but {_who(other)} is on {new.device} too"
+    if "Namespace" in isolations and new.namespace != other.namespace:
+        return f"isolation Namespace: {_who(other)} of another namespace is on {new.device} too"
+    if {new.purpose, other.purpose} == {"serve", "tune"}:
+        return f"a faulting candidate kernel would end {_who(other)}: tune and serve do not share {new.device}"
+    return None
+
+
+def _who(record: ClaimRecord) -> str:
+    return f"ResourceClaim {record.namespace}/{record.name}"

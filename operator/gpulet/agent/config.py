@@ -1,0 +1,93 @@
+"""The agent's configuration: one file for all nodes, unknown keys refused; who this node is comes from the pod."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+_SOCKET_PATH_MAX = 107
+"""Of an AF_UNIX address."""
+
+
+class ConfigurationError(ValueError):
+    """The configuration cannot be used; the message names file, field and remedy."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+
+class SimulatedGpus(_Part):
+    """Some equal GPUs that are declared instead of found."""
+
+    product: str
+    count: Annotated[int, Field(ge=1, le=16)] = 1
+    mig: bool = True
+    """MIG mode is on. On Ampere a GPU then offers its placements and not itself; on Hopper both."""
+    millicores: Annotated[int, Field(ge=0, le=256_000)] = 0
+    """CPU that stands for one whole GPU's compute."""
+
+
+class AgentConfig(_Part):
+    """Every path may be changed; the defaults work on a kubelet with default paths."""
+
+    source: Literal["simulated"] = "simulated"
+    gpus: list[SimulatedGpus] = []
+    """Of each node that ``nodes`` does not name; none is a valid number."""
+    nodes: dict[str, list[SimulatedGpus]] = {}
+    open_to_all: bool = False
+    """Any pod may claim a share through the DeviceClass shares.gpulet.dev."""
+    kubelet_directory: Path = Path("/var/lib/kubelet")
+    cdi_directory: Path = Path("/var/run/cdi")
+    mps_directory: Path = Path("/run/gpulet/mps")
+    state_directory: Path = Path("/var/lib/gpulet")
+    proc_directory: Path = Path("/proc")
+    shared_memory_tmpfs: bool = True
+    """Mount a tmpfs for each device's /dev/shm; false leaves a plain folder (hosts that cannot mount)."""
+    verify_period_seconds: Annotated[float, Field(ge=0.1, le=300)] = 5.0
+
+    @model_validator(mode="after")
+    def _socket_paths_fit(self) -> "AgentConfig":
+        for field, path in {
+            "mpsDirectory": self.mps_directory / f"MIG-{'0' * 36}" / "pipe" / "control_privileged",
+            "kubeletDirectory": self.kubelet_directory / "plugins_registry" / f"gpulet.dev-{'0' * 36}-reg.sock",
+        }.items():
+            if len(str(path)) > _SOCKET_PATH_MAX:
+                raise ValueError(f"{field} is too long: {path} exceeds {_SOCKET_PATH_MAX} bytes; choose a shorter path")
+        return self
+
+    def gpus_of(self, node: str) -> list[SimulatedGpus]:
+        return self.nodes.get(node, self.gpus)
+
+
+class Identity(_Part):
+    """Who this agent is; two of one node run side by side during a rolling update."""
+
+    node_name: Annotated[str, Field(min_length=1, max_length=253)]
+    pod_uid: Annotated[str, Field(min_length=1, max_length=64)]
+
+
+def load(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[AgentConfig, Identity]:
+    """The configuration in ``path`` (empty: all defaults) and the pod's identity; raises ConfigurationError."""
+    try:
+        document = yaml.safe_load(path.read_text()) or {}
+        config = AgentConfig.model_validate(document)
+    except OSError as error:
+        raise ConfigurationError(
+            f"agent configuration {path}: {error.strerror}; mount ConfigMap gpulet-agent"
+        ) from error
+    except (yaml.YAMLError, ValidationError) as error:
+        raise ConfigurationError(f"agent configuration {path}: {error}") from error
+    try:
+        identity = Identity(node_name=environment.get("NODE_NAME", ""), pod_uid=environment.get("POD_UID", ""))
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"environment NODE_NAME and POD_UID must come from the pod's spec.nodeName and metadata.uid: {error}"
+        ) from error
+    return config, identity

@@ -1,0 +1,154 @@
+"""GPUs that are declared instead of found: they behave as the node code must expect of real ones.
+
+State lies in one file, so that it outlives the agent as a GPU's state does; it is lost at a boot, as on a GPU. Faults
+are read from a second file at every call, so that a test or a demonstration can cause them at any time:
+``{"health": {"<uuid>": "degraded"}, "errors": {"create_compute_instance": "IN_USE"}}``.
+"""
+
+import json
+import uuid as uuids
+from pathlib import Path
+from typing import Any
+
+from gpulet.model.device import Placement
+from gpulet.nvidia.mps import SourceName
+from gpulet.nvidia.source import DeviceError, Health, MigInstance, PhysicalGpu
+from gpulet.nvidia.tables import PRODUCTS
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Namespace of the deterministic GPU UUIDs (an arbitrary constant).
+_UUIDS = uuids.UUID("5d2a7f5e-7a0c-4b8e-9d44-6b1f0e2c9a31")
+
+
+def gpu_uuid(node: str, index: int) -> str:
+    """The UUID of a simulated GPU: the same at every start."""
+    return f"GPU-{uuids.uuid5(_UUIDS, f'{node}/{index}')}"
+
+
+class SimulatedSource:
+    """Declared products, on one node. ``mig`` of a GPU whose mode needs a reset says which mode it is in."""
+
+    name: SourceName = "simulated"
+
+    def __init__(self, node: str, gpus: list[tuple[str, bool, int]], state: Path, faults: Path) -> None:
+        """``gpus``: (product, MIG mode on, millicores) by index. Raises ValueError for a product without a table."""
+        for product, _, _ in gpus:
+            if product not in PRODUCTS:
+                raise ValueError(f"simulated product {product!r} is unknown; known: {', '.join(sorted(PRODUCTS))}")
+        self._declared = {gpu_uuid(node, i): (i, *gpu) for i, gpu in enumerate(gpus)}
+        self._state_file = state
+        self._faults_file = faults
+
+    def boot_id(self) -> str:
+        return str(self._load()["bootId"])
+
+    def reboot(self) -> None:
+        """What a boot of the node does to GPUs: instances and compute modes are gone, the boot id is new."""
+        self._save(_fresh(self._load()["reboots"] + 1))
+
+    def gpus(self) -> tuple[PhysicalGpu, ...]:
+        health: dict[str, Health] = self._faults().get("health", {})
+        return tuple(self._gpu(uuid, health.get(uuid, "healthy")) for uuid in self._declared)
+
+    def _gpu(self, uuid: str, health: Health) -> PhysicalGpu:
+        index, name, mig, millicores = self._declared[uuid]
+        product = PRODUCTS[name]
+        return PhysicalGpu(
+            index=index,
+            uuid=uuid,
+            product=name,
+            architecture=product.architecture,
+            memory_mib=product.memory_mib,
+            clients=product.clients,
+            compute_slices=product.compute_slices,
+            memory_slices=product.memory_slices,
+            whole=not (product.mig_needs_reset and mig),
+            placements=product.placements if mig else (),
+            millicores=millicores,
+            health=health,
+        )
+
+    def instances(self, uuid: str) -> tuple[MigInstance, ...]:
+        return tuple(MigInstance(**instance) for instance in self._of(self._load(), uuid)["instances"])
+
+    def create_instance(self, uuid: str, placement: Placement) -> MigInstance:
+        state = self._load()
+        instances = self._of(state, uuid)["instances"]
+        for existing in instances:
+            if (existing["profile"], existing["start"]) == (placement.profile, placement.start):
+                return MigInstance(**existing)
+        self._fail_on_demand("create_gpu_instance", uuid)
+        for other in instances:
+            if placement.start < other["start"] + other["size"] and other["start"] < placement.start + placement.size:
+                raise DeviceError(
+                    f"GPU {uuid}: {placement.profile} at slice {placement.start} overlaps {other['profile']} at "
+                    f"{other['start']}: INSUFFICIENT_RESOURCES"
+                )
+        self._fail_on_demand("create_compute_instance", uuid)
+        made = MigInstance(f"MIG-{uuids.uuid4()}", placement.profile, placement.start, placement.size)
+        instances.append(vars(made))
+        self._save(state)
+        return made
+
+    def destroy_instance(self, uuid: str, profile: str, start: int) -> None:
+        state = self._load()
+        gpu = self._of(state, uuid)
+        left = [i for i in gpu["instances"] if (i["profile"], i["start"]) != (profile, start)]
+        if len(left) != len(gpu["instances"]):
+            self._fail_on_demand("destroy_gpu_instance", uuid)
+            gpu["instances"] = left
+            self._save(state)
+
+    def set_exclusive(self, uuid: str, exclusive: bool) -> None:
+        state = self._load()
+        gpu = self._of(state, uuid)
+        if gpu["exclusive"] != exclusive:
+            gpu["exclusive"] = exclusive
+            self._save(state)
+
+    def exclusive(self, uuid: str) -> bool:
+        return bool(self._of(self._load(), uuid)["exclusive"])
+
+    def container_edits(self, uuid: str, mig_uuid: str | None) -> dict[str, Any]:
+        return {}
+
+    def _of(self, state: dict[str, Any], uuid: str) -> dict[str, Any]:
+        if uuid not in self._declared:
+            raise DeviceError(f"GPU {uuid} is not on this node")
+        if self._faults().get("health", {}).get(uuid) == "lost":
+            raise DeviceError(f"GPU {uuid}: GPU_IS_LOST")
+        gpu: dict[str, Any] = state["gpus"].setdefault(uuid, {"exclusive": False, "instances": []})
+        return gpu
+
+    def _faults(self) -> dict[str, Any]:
+        try:
+            faults: dict[str, Any] = json.loads(self._faults_file.read_text())
+        except FileNotFoundError:
+            return {}
+        return faults
+
+    def _fail_on_demand(self, step: str, uuid: str) -> None:
+        reason = self._faults().get("errors", {}).get(step)
+        if reason:
+            raise DeviceError(f"GPU {uuid}: {step}: {reason}")
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = json.loads(self._state_file.read_text())
+        except FileNotFoundError:
+            return _fresh(0)
+        return state if state["bootId"] == _boot(state["reboots"]) else _fresh(state["reboots"])
+
+    def _save(self, state: dict[str, Any]) -> None:
+        self._state_file.parent.mkdir(parents=True, exist_ok=True)
+        new = self._state_file.with_suffix(".tmp")
+        new.write_text(json.dumps(state))
+        new.replace(self._state_file)
+
+
+def _boot(reboots: int) -> str:
+    return f"{_BOOT_ID.read_text().strip()}.{reboots}"
+
+
+def _fresh(reboots: int) -> dict[str, Any]:
+    return {"bootId": _boot(reboots), "reboots": reboots, "gpus": {}}
