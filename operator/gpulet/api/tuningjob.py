@@ -64,6 +64,8 @@ class Artifact(KubeModel):
     digest: str
     """sha256:... of the file."""
     tvm_version: str | None = None
+    model_uri: str | None = None
+    """The model it was tuned from: of another model it says nothing."""
 
 
 class TuningJobStatus(KubeModel):

@@ -88,3 +88,12 @@ def gpulet_status(gpulet: Gpulet, observed: Observed, *, now: datetime) -> Gpule
         predicted_latency_milliseconds=rounded(observed.predicted_latency_ms),
         observed_latency_milliseconds=rounded(observed.observed_latency_ms),
     )
+
+
+def disrupted(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod failed by the cluster's doing (evicted, admission race, node shut down), not by its own.
+
+    The kubelet gives such pods a reason of their own; a program that ended leaves it empty (failure case F7).
+    """
+    status = pod.get("status", {})
+    return status.get("phase") == "Failed" and bool(status.get("reason"))

@@ -1,0 +1,143 @@
+"""One pass, as a pure function of what is known: the plan is given, the actions are the answer, in their order.
+
+Least disruptive first: shares and pods that are missing, then traffic, then removals, then the workers in the room
+that is left, then statuses.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from gpulet.api import names
+from gpulet.api.policy import Policy
+from gpulet.build.gpulet import serving_gpulet
+from gpulet.controller import profiling, tuning
+from gpulet.controller.actions import Action, Apply, Delete, Tell, Unroute
+from gpulet.controller.children import children
+from gpulet.controller.inventory import gpus
+from gpulet.controller.observations import Observations
+from gpulet.controller.profiles import Choice, wanted_manifest
+from gpulet.controller.room import Room
+from gpulet.controller.snapshot import revision
+from gpulet.controller.statuses import Known, gpulet_statuses, invalid_statuses, model_statuses
+from gpulet.controller.transition import Scene, Steps, steps
+from gpulet.controller.world import Key, World, is_planned
+from gpulet.model.demand import ModelId
+from gpulet.model.plan import Plan, Problem
+from gpulet.status.gpulet import pod_ready
+
+
+@dataclass(frozen=True)
+class Pass:
+    """All that a pass knows."""
+
+    world: World
+    policy: Policy
+    problem: Problem
+    plan: Plan
+    choices: Mapping[Key, Choice]
+    rates_per_s: Mapping[Key, float]
+    observations: Observations
+    unrouted_for_s: Mapping[Key, float] = field(default_factory=dict)
+    refused: Mapping[ModelId, str] = field(default_factory=dict)
+
+
+def decide(known: Pass, *, now: datetime) -> list[Action]:
+    """What to do now; carrying it out and deciding again comes to rest in the planned world."""
+    desired = desired_gpulets(known)
+    scene = _scene(known, desired)
+    transition = steps(scene)
+    obsolete = frozenset(scene.serving - desired.keys())
+    room = Room(known.problem, known.plan)
+    actions: list[Action] = [Apply(manifest) for manifest in transition.create]
+    actions += children(known.world, plan=known.plan, room=room, obsolete=obsolete, policy=known.policy)
+    actions += _removals(known, transition)
+    actions += _wanted_profiles(known)
+    for profile in _in_order(known.world.profiles):
+        actions += profiling.reconcile(known.world, profile, room, known.policy, now=now)
+    for job in _in_order(known.world.jobs):
+        actions += tuning.reconcile(
+            known.world,
+            job,
+            plan=known.plan,
+            room=room,
+            progress=known.observations.progress.get(job.key),
+            policy=known.policy,
+            now=now,
+        )
+    results = Known(
+        known.world,
+        known.plan,
+        known.choices,
+        known.rates_per_s,
+        known.observations,
+        waiting=transition.waiting,
+        refused=known.refused,
+    )
+    return [
+        *actions,
+        *model_statuses(results, now=now),
+        *gpulet_statuses(results, now=now),
+        *invalid_statuses(known.world, now=now),
+    ]
+
+
+def desired_gpulets(known: Pass) -> dict[Key, dict[str, Any]]:
+    """The planned serving Gpulets as manifests, by key."""
+    result = {}
+    for slot in known.plan.slots:
+        key = (slot.model.namespace, slot.model.name)
+        model = known.world.models.get(key)
+        if model is None:
+            continue  # deleted while the plan was being made
+        owner = {"apiVersion": names.API_VERSION, "kind": "InferenceModel", "metadata": model.metadata.to_dict()}
+        manifest = serving_gpulet(slot, owner=owner, revision=revision(model, known.choices[key], known.policy))
+        result[key[0], manifest["metadata"]["name"]] = manifest
+    return result
+
+
+def _scene(known: Pass, desired: dict[Key, dict[str, Any]]) -> Scene:
+    existing = {k: g for k, g in known.world.gpulets.items() if g.metadata.deletion_timestamp is None}
+    return Scene(
+        gpus=gpus(known.world.slices.values()),
+        existing=existing,
+        desired=desired,
+        ready=frozenset(k for k in existing if pod_ready(known.world.pods.get(k))),
+        unrouted_for_s=known.unrouted_for_s,
+        planned_models=frozenset(p.model for p in known.plan.placed),
+        serving=frozenset(k for k, g in existing.items() if g.spec.models and is_planned(g)),
+    )
+
+
+def _removals(known: Pass, transition: Steps) -> list[Action]:
+    actions: list[Action] = []
+    for key in transition.unroute:
+        # A pod that never came up has no traffic to lose, and no label to take away.
+        actions.append(Unroute(key))
+    for removal in transition.remove:
+        gpulet = known.world.gpulets[removal.key]
+        actions.append(Delete("Gpulet", removal.key, gpulet.metadata.uid, removal.reason))
+        if removal.reason != "Replaced":
+            regarding = {"apiVersion": names.API_VERSION, "kind": "Gpulet", "metadata": gpulet.metadata.to_dict()}
+            actions.append(Tell(regarding, removal.reason, "makes room for a planned share", warning=True))
+    return actions
+
+
+def _wanted_profiles(known: Pass) -> list[Action]:
+    """ModelProfiles that models need and nobody has made. Measured on the first product the model may run on."""
+    actions: list[Action] = []
+    products = [gpu.product for gpu in known.problem.gpus]
+    for key, choice in sorted(known.choices.items(), key=lambda item: item[0]):
+        model = known.world.models[key]
+        if choice.wanted_profile is None or model.metadata.deletion_timestamp is not None:
+            continue
+        if (key[0], choice.wanted_profile) in known.world.profiles:
+            continue
+        allowed = [p for p in products if model.spec.products is None or p in model.spec.products]
+        actions.append(Apply(wanted_manifest(model, choice, known.policy, product=allowed[0] if allowed else None)))
+    return actions
+
+
+def _in_order(objects: Mapping[Key, Any]) -> list[Any]:
+    return [o for _, o in sorted(objects.items()) if o.metadata.deletion_timestamp is None]

@@ -1,0 +1,155 @@
+"""The loop: snapshot, plan, check again, act, wait. Level-triggered; no pass depends on an earlier one having ended."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from gpulet.api import names
+from gpulet.api.policy import Policy
+from gpulet.controller.cache import Cache
+from gpulet.controller.decide import Pass, decide
+from gpulet.controller.demand import rate_to_plan
+from gpulet.controller.execute import Executor
+from gpulet.controller.observations import Observations
+from gpulet.controller.profiles import Choice, choose
+from gpulet.controller.read import read_world
+from gpulet.controller.refusals import Refusals
+from gpulet.controller.scraper import Scraper
+from gpulet.controller.snapshot import problem
+from gpulet.controller.statuses import seen
+from gpulet.controller.world import Key, World
+from gpulet.model.plan import Plan, Problem
+from gpulet.planner import plan as make_plan
+
+log = logging.getLogger("gpulet.loop")
+
+# Several events in a row (an apply of many files) are one pass.
+_SETTLE_S = 0.3
+# A plan is made for a fresh snapshot at most so often; a cluster that changes faster is looked at again next pass.
+_TRIES = 3
+
+
+@dataclass
+class Loop:
+    """One per process, run by the leader alone."""
+
+    cache: Cache
+    executor: Executor
+    scraper: Scraper
+    last_pass_s: float = field(default_factory=time.monotonic)
+    """When the last pass was completed, for the probe."""
+    _planned: tuple[Problem, Plan] | None = None
+    _unrouted_since_s: dict[Key, float] = field(default_factory=dict)
+    _refusals: Refusals | None = None
+
+    async def run(self) -> None:
+        """Never returns: its end is the operator's end."""
+        await self.cache.synced()
+        while True:
+            policy = self.cache.policy()
+            started = time.monotonic()
+            await self.pass_once(policy)
+            self.last_pass_s = time.monotonic()
+            log.debug("pass took %.0f ms", (self.last_pass_s - started) * 1000)
+            await self.cache.changed(timeout_s=policy.period_seconds)
+            await asyncio.sleep(_SETTLE_S)
+
+    async def pass_once(self, policy: Policy) -> None:
+        """Decide on what is seen now, and do it."""
+        self.cache.clear_changed()
+        known = await self._plan(policy)
+        actions = decide(known, now=datetime.now(UTC).replace(microsecond=0))
+        await self.executor.carry_out(actions, self.cache)
+
+    async def _plan(self, policy: Policy) -> Pass:
+        """A plan that still answers the question that a fresh snapshot asks."""
+        known = self._question(policy)
+        for _ in range(_TRIES):
+            question, plan = await self._answer(known, policy)
+            fresh = self._question(policy)
+            settled = fresh.problem == known.problem
+            known = fresh
+            if settled:
+                break
+        return Pass(
+            known.world,
+            policy,
+            question,
+            plan,
+            known.choices,
+            known.rates_per_s,
+            known.observations,
+            unrouted_for_s=self._unrouted_for_s(known.world),
+            refused={r.model: r.reason for r in known.problem.refusals},
+        )
+
+    def _question(self, policy: Policy) -> "_Question":
+        world = read_world(self.cache.objects())
+        observations = self.scraper.observations()
+        choices = {key: choose(world, model) for key, model in world.models.items()}
+        rates = {key: self._rate(world, key, observations, policy) for key in world.models}
+        now_s = time.monotonic()
+        if self._refusals is None:
+            self._refusals = Refusals(policy.unusable_after_seconds)
+        for model, message in self.executor.take_refusals():
+            self._refusals.mark(model, None, message, now_s=now_s)
+        refusals = self._refusals.observe(world, now_s=now_s)
+        asked = problem(world, choices=choices, rates_per_s=rates, refusals=refusals, policy=policy)
+        return _Question(world, observations, choices, rates, asked)
+
+    async def _answer(self, known: "_Question", policy: Policy) -> tuple[Problem, Plan]:
+        """The plan beside tuning and profiling if all fit; else the plan in which these yield."""
+        plan = await self._solve(known.problem)
+        yielding = frozenset(
+            key for key, g in known.world.gpulets.items() if g.spec.tuning is not None or g.spec.profiling is not None
+        )
+        if not plan.unplaced or not yielding:
+            return known.problem, plan
+        alone = problem(
+            known.world,
+            choices=known.choices,
+            rates_per_s=known.rates_per_s,
+            refusals=known.problem.refusals,
+            policy=policy,
+            without=yielding,
+        )
+        without = await asyncio.to_thread(make_plan, alone)
+        return (alone, without) if len(without.unplaced) < len(plan.unplaced) else (known.problem, plan)
+
+    async def _solve(self, asked: Problem) -> Plan:
+        """The plan; the same question is not thought over twice."""
+        if self._planned is None or self._planned[0] != asked:
+            self._planned = (asked, await asyncio.to_thread(make_plan, asked))
+        return self._planned[1]
+
+    def _rate(self, world: World, key: Key, observations: Observations, policy: Policy) -> float:
+        model = world.models[key]
+        gpulets = world.gpulets_of(names.LABEL_MODEL, *key)
+        previous = model.status.rate.planned if model.status.rate else None
+        observed = seen(model, gpulets, observations).rate_per_s
+        return rate_to_plan(model, observed_per_s=observed, previous_per_s=previous, policy=policy)
+
+    def _unrouted_for_s(self, world: World) -> dict[Key, float]:
+        """Since when each obsolete pod has been seen out of its Service."""
+        now_s = time.monotonic()
+        unrouted = {
+            key
+            for key, pod in world.pods.items()
+            if (pod["metadata"].get("labels") or {}).get(names.LABEL_ROUTED) == "false" and key in world.gpulets
+        }
+        self._unrouted_since_s = {key: self._unrouted_since_s.get(key, now_s) for key in unrouted}
+        # A Gpulet without a pod has no traffic to drain.
+        podless = {key: float("inf") for key in world.gpulets.keys() - world.pods.keys()}
+        return podless | {key: now_s - since for key, since in self._unrouted_since_s.items()}
+
+
+@dataclass(frozen=True)
+class _Question:
+    world: World
+    observations: Observations
+    choices: Mapping[Key, Choice]
+    rates_per_s: Mapping[Key, float]
+    problem: Problem

@@ -1,0 +1,27 @@
+"""What was seen of the running programs since the last pass: figures of Triton, reports, tuning progress."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpulet.api.workload import ServeReport, TuneProgress
+from gpulet.controller.world import Key
+
+
+@dataclass(frozen=True)
+class ReplicaFigures:
+    """One serving pod over the window."""
+
+    requests: int
+    rate_per_s: float
+    mean_ms: float | None
+    percentile_ms: float | None
+
+
+@dataclass(frozen=True)
+class Observations:
+    """By Gpulet or job; what could not be reached is absent (the last value is held by the scraper, not here)."""
+
+    figures: Mapping[Key, ReplicaFigures] = field(default_factory=dict)
+    reports: Mapping[Key, ServeReport] = field(default_factory=dict)
+    progress: Mapping[Key, TuneProgress] = field(default_factory=dict)
+    """By TuningJob."""

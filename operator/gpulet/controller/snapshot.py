@@ -1,0 +1,222 @@
+"""From a view of the cluster to the planner's question. Pure: the same world gives the same problem."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpulet.api import names
+from gpulet.api.gpulet import Gpulet
+from gpulet.api.inferencemodel import InferenceModel
+from gpulet.api.policy import Policy
+from gpulet.build.gpulet import REVISION, share_of, slot_of
+from gpulet.build.names import short_hash
+from gpulet.build.source import UnsupportedSourceError, model_file
+from gpulet.controller.inventory import current_pools, gpus, mebibytes, millicores, nodes, quantity
+from gpulet.controller.profiles import Choice
+from gpulet.controller.world import Key, Raw, World, is_planned
+from gpulet.model.demand import Demand, ModelId
+from gpulet.model.device import Device, Toleration
+from gpulet.model.plan import PlannerPolicy, Problem, Refusal, Slot, Usage
+from gpulet.model.profile import Profile
+
+# A model whose rate nobody states and nobody has seen yet is planned for one request a second.
+FIRST_RATE_PER_S = 1.0
+
+
+def problem(
+    world: World,
+    *,
+    choices: Mapping[Key, Choice],
+    rates_per_s: Mapping[Key, float],
+    refusals: tuple[Refusal, ...],
+    policy: Policy,
+    without: frozenset[Key] = frozenset(),
+) -> Problem:
+    """The planner's question. ``without``: Gpulets to plan as if they were gone (tuning and profiling yield)."""
+    demands = []
+    for key, model in sorted(world.models.items()):
+        choice = choices[key]
+        if choice.profile is None or model.metadata.deletion_timestamp is not None:
+            continue
+        demands.append(demand(world, model, choice, rate_per_s=rates_per_s[key], policy=policy))
+    return Problem(
+        gpus=gpus(world.slices.values()),
+        nodes=nodes(world),
+        demands=tuple(demands),
+        usages=usages(world, without=without),
+        current=current_slots(world, choices, policy),
+        refusals=refusals,
+        policy=PlannerPolicy(
+            interference_margin=policy.interference_margin,
+            transition_reserve=policy.transition_reserve,
+            prices=tuple(sorted(policy.prices.items())),
+        ),
+    )
+
+
+def demand(world: World, model: InferenceModel, choice: Choice, *, rate_per_s: float, policy: Policy) -> Demand:
+    """What one model needs now; ``rate_per_s`` before headroom."""
+    spec, template = model.spec, model.spec.pod_template
+    return Demand(
+        model=ModelId(*model.key),
+        requests_per_s=rate_per_s * (1 + policy.headroom),
+        latency_ms=spec.slo.latency_milliseconds,
+        percentile=spec.slo.percentile,
+        profile=choice.profile or Profile(()),
+        mode=spec.sharing.mode,
+        isolation=spec.sharing.isolation,
+        products=tuple(spec.products) if spec.products else None,
+        priority=spec.priority,
+        host_cpu_millicores=millicores(template.cpu or policy.host_cpu),
+        host_memory_mib=mebibytes(template.memory or policy.host_memory),
+        tolerations=tuple(Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in template.tolerations),
+        nodes=volume_nodes(world, model.metadata.namespace, choice),
+        artifact=choice.artifact,
+        fixed_batch=choice.fixed_batch,
+    )
+
+
+def revision(model: InferenceModel, choice: Choice, policy: Policy) -> str:
+    """What a serving pod is built from beyond its Gpulet: a change of it is a new Gpulet."""
+    return short_hash(
+        [
+            choice.source.to_dict(),
+            model.spec.pod_template.to_dict(),
+            model.spec.slo.percentile,
+            policy.images.serving,
+        ]
+    )
+
+
+def current_slots(world: World, choices: Mapping[Key, Choice], policy: Policy) -> tuple[Slot, ...]:
+    """Replicas that exist and may stay as they are: those of the present revision."""
+    slots = []
+    for gpulet in world.gpulets.values():
+        slot = slot_of(gpulet)
+        if slot is None or not is_planned(gpulet) or gpulet.metadata.deletion_timestamp is not None:
+            continue
+        key = (slot.model.namespace, slot.model.name)
+        model = world.models.get(key)
+        if model is not None and gpulet.metadata.annotations.get(REVISION) == revision(model, choices[key], policy):
+            slots.append(slot)
+    return tuple(sorted(slots, key=_slot_key))
+
+
+def _slot_key(slot: Slot) -> tuple[Any, ...]:
+    device = slot.device
+    return (
+        slot.model,
+        device.node,
+        device.gpu,
+        device.profile or "",
+        device.start or 0,
+        slot.compute_percent,
+        slot.ordinal,
+    )
+
+
+def usages(world: World, *, without: frozenset[Key] = frozenset()) -> tuple[Usage, ...]:
+    """Shares the plan must respect: manual and working Gpulets, and claims that no Gpulet of ours explains."""
+    found = [
+        _gpulet_usage(gpulet)
+        for key, gpulet in world.gpulets.items()
+        if (gpulet.spec.models is None or not is_planned(gpulet)) and key not in without
+    ]
+    devices = _devices_by_name(world)
+    for key, claim in world.claims.items():
+        if key not in world.gpulets and not _of_a_gone_gpulet(claim):
+            found += _claim_usages(claim, devices)
+    return tuple(
+        sorted(found, key=lambda u: (u.device.node, u.device.gpu, u.namespace, u.compute_percent, u.memory_mib))
+    )
+
+
+def _of_a_gone_gpulet(claim: Raw) -> bool:
+    """It goes in seconds, with its Gpulet: planning around it would move others for nothing."""
+    labels = claim["metadata"].get("labels") or {}
+    return labels.get(names.LABEL_ORIGIN) == names.ORIGIN_PLAN and names.LABEL_GPULET in labels
+
+
+def _gpulet_usage(gpulet: Gpulet) -> Usage:
+    share = share_of(gpulet.spec)
+    purpose = "tune" if gpulet.spec.tuning else "profile" if gpulet.spec.profiling else "serve"
+    return Usage(
+        device=share.device,
+        compute_percent=share.compute_percent,
+        memory_mib=share.memory_mib,
+        clients=share.clients,
+        namespace=gpulet.metadata.namespace,
+        isolation="Any" if purpose == "tune" else "None" if purpose == "profile" else "Namespace",
+        purpose=purpose,  # type: ignore[arg-type]  # one of three literals
+    )
+
+
+def _devices_by_name(world: World) -> dict[tuple[str, str], Device]:
+    """(pool, device name) -> what it is."""
+    result = {}
+    for pool, slices in current_pools(world.slices.values()).items():
+        for raw in slices:
+            for device in raw["spec"].get("devices") or ():
+                values = {
+                    name.rsplit("/", 1)[-1]: next(iter(value.values())) for name, value in device["attributes"].items()
+                }
+                is_mig = values["type"] == "mig"
+                result[pool, device["name"]] = Device(
+                    raw["spec"]["nodeName"],
+                    values["uuid"],
+                    values["profile"] if is_mig else None,
+                    int(values["placementStart"]) if is_mig else None,
+                )
+    return result
+
+
+def _claim_usages(claim: Raw, devices: dict[tuple[str, str], Device]) -> list[Usage]:
+    allocation = claim.get("status", {}).get("allocation") or {}
+    found = []
+    for result in (allocation.get("devices") or {}).get("results") or ():
+        device = devices.get((result["pool"], result["device"]))
+        if result["driver"] != names.DRIVER or device is None:
+            continue
+        consumed = result.get("consumedCapacity") or {}
+        found.append(
+            Usage(
+                device=device,
+                compute_percent=int(quantity(consumed.get("computePercent", "100"))),
+                memory_mib=mebibytes(consumed.get("memory", "0")),
+                clients=int(quantity(consumed.get("clients", "1"))),
+                namespace=claim["metadata"]["namespace"],
+                isolation="Namespace",
+                purpose="foreign",
+            )
+        )
+    return found
+
+
+def volume_nodes(world: World, namespace: str, choice: Choice) -> tuple[str, ...] | None:
+    """Nodes on which the model's volume can be mounted; None: any (or not known yet)."""
+    try:
+        claim_name = model_file(choice.source).claim
+    except UnsupportedSourceError:
+        return None
+    claim = world.volume_claims.get((namespace, claim_name)) if claim_name else None
+    volume = world.volumes.get(("", claim["spec"].get("volumeName", ""))) if claim else None
+    required = ((volume or {}).get("spec", {}).get("nodeAffinity") or {}).get("required")
+    if not required:
+        return None
+    return tuple(
+        sorted(name for (_, name), node in world.nodes.items() if _matches(node, required["nodeSelectorTerms"]))
+    )
+
+
+def _matches(node: Raw, terms: list[Raw]) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    return any(all(_expression_holds(labels, e) for e in term.get("matchExpressions") or ()) for term in terms)
+
+
+def _expression_holds(labels: Mapping[str, str], expression: Raw) -> bool:
+    value, values = labels.get(expression["key"]), expression.get("values") or ()
+    operator = expression["operator"]
+    if operator == "In":
+        return value in values
+    if operator == "NotIn":
+        return value not in values
+    return bool((value is not None) == (operator == "Exists"))

@@ -1,0 +1,184 @@
+"""From what a pass knows to the statuses of InferenceModels and Gpulets. Pure."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from gpulet.api import names
+from gpulet.api.base import Condition
+from gpulet.api.gpulet import Gpulet
+from gpulet.api.inferencemodel import GpuletLine, InferenceModel
+from gpulet.build.service import model_url
+from gpulet.controller.actions import Action, WriteStatus
+from gpulet.controller.observations import Observations
+from gpulet.controller.profiles import Choice
+from gpulet.controller.world import Key, World, is_planned, key_of
+from gpulet.model.demand import ModelId
+from gpulet.model.plan import Placed, Plan, Unplaced
+from gpulet.status.conditions import Fact, conditions, kstatus, no, yes
+from gpulet.status.gpulet import Observed, enforced, gpulet_status, pod_ready, waiting_reason
+from gpulet.status.inferencemodel import ModelFacts, Seen, inference_model_status
+
+
+@dataclass(frozen=True)
+class Known:
+    """The results of a pass that statuses are made from."""
+
+    world: World
+    plan: Plan
+    choices: Mapping[Key, Choice]
+    rates_per_s: Mapping[Key, float]
+    observations: Observations
+    waiting: Mapping[ModelId, str] = field(default_factory=dict)
+    refused: Mapping[ModelId, str] = field(default_factory=dict)
+    """The scheduler's own words for models it has refused somewhere."""
+
+
+def model_statuses(known: Known, *, now: datetime) -> list[Action]:
+    """The status of every InferenceModel."""
+    placed = {p.model: p for p in known.plan.placed}
+    unplaced = {u.model: u for u in known.plan.unplaced}
+    actions: list[Action] = []
+    for key, model in sorted(known.world.models.items()):
+        model_id = ModelId(*key)
+        facts = _facts(known, model, placed.get(model_id), unplaced.get(model_id))
+        actions.append(WriteStatus("InferenceModel", key, inference_model_status(model, facts, now=now).to_dict()))
+    return actions
+
+
+def _facts(known: Known, model: InferenceModel, placed: Placed | None, unplaced: Unplaced | None) -> ModelFacts:
+    namespace, name = model.key
+    choice = known.choices[model.key]
+    gpulets = known.world.gpulets_of(names.LABEL_MODEL, namespace, name)
+    lines = tuple(_line(known.world, g) for g in gpulets)
+    job = choice.job.metadata.name if choice.job is not None else None
+    return ModelFacts(
+        profiled=choice.profiled,
+        planned=_planned(known, model, placed, unplaced),
+        lines=lines,
+        enforced=tuple(enforced(known.world.claims.get(g.key)) for g in gpulets),
+        serving_error=_serving_error(known, gpulets),
+        seen=seen(model, gpulets, known.observations),
+        planned_rate=known.rates_per_s.get(model.key),
+        sustainable_rate=placed.sustainable_per_s if placed else None,
+        predicted_ms=placed.predicted_latency_ms if placed else None,
+        batch=placed.slots[0].batch if placed else None,
+        url=model_url(namespace, name),
+        digest=_digest(known, gpulets),
+        format=choice.source.format,
+        tuning_job=job,
+    )
+
+
+def _planned(known: Known, model: InferenceModel, placed: Placed | None, unplaced: Unplaced | None) -> Fact:
+    model_id = ModelId(*model.key)
+    if unplaced is not None:
+        return no("Planned", unplaced.reason, unplaced.message)
+    if placed is None:
+        return no("Planned", "NotProfiled", "it is planned as soon as it has a profile")
+    if model_id in known.waiting:
+        return no("Planned", "WaitingForRoom", known.waiting[model_id])
+    if message := known.refused.get(model_id):
+        return yes("Planned", "Moved", f"{placed.reason}; the scheduler refused another place: {message}")
+    return yes("Planned", "Fits", placed.reason)
+
+
+def _line(world: World, gpulet: Gpulet) -> GpuletLine:
+    device = gpulet.spec.device
+    return GpuletLine(
+        name=gpulet.metadata.name,
+        node=device.node,
+        gpu=device.gpu,
+        mig=device.mig.profile if device.mig else None,
+        compute_percent=gpulet.spec.compute_percent,
+        ready=pod_ready(world.pods.get(gpulet.key)),
+    )
+
+
+def _serving_error(known: Known, gpulets: list[Gpulet]) -> Fact | None:
+    """A missing or broken model as the serving programs report it: over HTTP, or in their last words."""
+    for gpulet in gpulets:
+        report = known.observations.reports.get(gpulet.key)
+        if report is not None and report.error:
+            reason = "ModelMissing" if "missing" in report.error else "ModelBroken"
+            return no("Serving", reason, report.error)
+    if all(pod_ready(known.world.pods.get(g.key)) for g in gpulets):
+        return None
+    words = {waiting_reason(known.world.pods[g.key]) for g in gpulets if g.key in known.world.pods}
+    words -= {""}
+    return no("Serving", "Starting", "; ".join(sorted(words))) if words else None
+
+
+def _digest(known: Known, gpulets: list[Gpulet]) -> str | None:
+    for gpulet in gpulets:
+        report = known.observations.reports.get(gpulet.key)
+        if report is not None and report.models:
+            return report.models[0].digest
+    return None
+
+
+def seen(model: InferenceModel, gpulets: list[Gpulet], observations: Observations) -> Seen:
+    """Rates add up; latency is that of the worst replica."""
+    quantile = model.spec.slo.percentile / 100
+    needed = math.ceil(10 / (1 - quantile))
+    figures = [observations.figures[g.key] for g in gpulets if g.key in observations.figures]
+    if not figures:
+        return Seen(needed=needed)
+    return Seen(
+        rate_per_s=sum(f.rate_per_s for f in figures),
+        mean_ms=max((f.mean_ms for f in figures if f.mean_ms is not None), default=None),
+        percentile_ms=max((f.percentile_ms for f in figures if f.percentile_ms is not None), default=None),
+        requests=sum(f.requests for f in figures),
+        needed=needed,
+    )
+
+
+def gpulet_statuses(known: Known, *, now: datetime) -> list[Action]:
+    """The status of every Gpulet, manual ones included."""
+    placed = {p.model: p for p in known.plan.placed}
+    actions: list[Action] = []
+    for key, gpulet in sorted(known.world.gpulets.items()):
+        plan = None
+        if gpulet.spec.models and is_planned(gpulet):
+            plan = placed.get(ModelId(key[0], gpulet.spec.models[0].name))
+        figures = known.observations.figures.get(key)
+        rate = known.rates_per_s.get((plan.model.namespace, plan.model.name)) if plan else None
+        observed = Observed(
+            claim=known.world.claims.get(key),
+            pod=known.world.pods.get(key),
+            planned_rate=rate / len(plan.slots) if plan and rate is not None else None,
+            predicted_latency_ms=plan.predicted_latency_ms if plan else None,
+            observed_latency_ms=figures.percentile_ms if figures else None,
+        )
+        actions.append(WriteStatus("Gpulet", key, gpulet_status(gpulet, observed, now=now).to_dict()))
+    return actions
+
+
+def invalid_statuses(world: World, *, now: datetime) -> list[Action]:
+    """An object that cannot be read says so itself, and stops nobody else."""
+    actions: list[Action] = []
+    for invalid in world.invalid:
+        generation = invalid.raw["metadata"].get("generation", 0)
+        message = f"spec.{invalid.message}".replace("spec.spec.", "spec.")
+        ready = no("Ready", "InvalidSpec", message)
+        previous = [
+            Condition.model_validate(c)
+            for c in (invalid.raw.get("status") or {}).get("conditions") or ()
+            if _readable(c)
+        ]
+        facts = [ready, *kstatus(ready, stalled=ready)]
+        made = conditions(previous, facts, generation=generation, now=now)
+        status = {"observedGeneration": generation, "conditions": [c.to_dict() for c in made]}
+        actions.append(WriteStatus(invalid.kind, key_of(invalid.raw), status))
+    return actions
+
+
+def _readable(condition: object) -> bool:
+    try:
+        Condition.model_validate(condition)
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,360 @@
+"""From a TuningJob to its artifact: tracker, servers in gpulets, clients, merge. Pure; the state is what exists.
+
+The decisions of the start (share, batch, what is compared) are kept in status: a plan that moves later moves no
+search that is under way.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpulet.api import names
+from gpulet.api.gpulet import Gpulet
+from gpulet.api.inferencemodel import InferenceModel, ModelSource
+from gpulet.api.policy import Policy
+from gpulet.api.tuningjob import Artifact, TrialFigures, TuningJob, TuningJobStatus, TuningLatency, WorkerFigures
+from gpulet.api.workload import ServedModel, TuneProgress, TuneReport, TuneSpec
+from gpulet.build.gpulet import Share, tuning_gpulet
+from gpulet.build.names import short_hash
+from gpulet.build.source import UnsupportedSourceError, model_file
+from gpulet.build.tuning import Tuning, clients_job, tracker_pod, tracker_service
+from gpulet.controller.actions import Action, Apply, Delete, Tell, WriteStatus
+from gpulet.controller.profiles import adopted_job
+from gpulet.controller.room import Room
+from gpulet.controller.tuning_report import merge_report
+from gpulet.controller.world import World, deleting
+from gpulet.model.plan import Plan
+from gpulet.status.conditions import Fact, conditions, find, kstatus, no, unknown, yes
+from gpulet.status.gpulet import pod_ready, scheduling_refusal
+
+TUNABLE = ("onnx",)
+_MODEL = "model"
+_BEFORE = "before"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a job is about to tune."""
+
+    source: ModelSource
+    compute_percent: int
+    batch: int
+    memory_mib: int
+    artifact: str | None = None
+    """Tuned artifact that is served now and has to be beaten."""
+
+
+def reconcile(
+    world: World,
+    job: TuningJob,
+    *,
+    plan: Plan,
+    room: Room,
+    progress: TuneProgress | None,
+    policy: Policy,
+    now: datetime,
+) -> list[Action]:
+    """The next steps of one job."""
+    done = find(job.status.conditions, "Succeeded")
+    if done is not None and done.status != "Unknown":
+        return _clean_up(world, job)
+    if job.spec.suspend:
+        return _clean_up(world, job) + _status(job, unknown("Succeeded", "Suspended"), now=now, phase="Suspended")
+    if _past_deadline(job, now):
+        message = (
+            f"spec.deadlineSeconds: not finished within {job.spec.deadline_seconds} s; raise it or lower spec.trials"
+        )
+        return _fail(world, job, "DeadlineExceeded", message, now=now)
+    start = start_of(world, job, plan, policy)
+    if isinstance(start, Fact):
+        if start.status == "False":
+            return _fail(world, job, start.reason, start.message, now=now)
+        return _status(job, start, now=now, phase="Pending")
+    return _run(world, job, start, room=room, progress=progress, policy=policy, now=now)
+
+
+def start_of(world: World, job: TuningJob, plan: Plan, policy: Policy) -> Start | Fact:
+    """Model, share and batch of the job; a False fact if it can never start, Unknown if it has to wait."""
+    source: ModelSource
+    planned, artifact = None, None
+    if job.spec.model is not None:
+        source = job.spec.model
+    else:
+        name = job.spec.model_ref.name if job.spec.model_ref else ""
+        model = world.models.get((job.metadata.namespace, name))
+        if model is None:
+            return unknown(
+                "Succeeded", "ModelNotFound", f"spec.modelRef: no InferenceModel {name} in this namespace yet"
+            )
+        source = model.spec.model
+        planned = _planned(plan, model)
+        served = adopted_job(world, model)
+        artifact = served.status.artifact.uri if served is not None and served.status.artifact is not None else None
+    if source.format not in TUNABLE:
+        message = f"format {source.format} cannot be tuned; only {', '.join(TUNABLE)} can: give the model as ONNX"
+        return no("Succeeded", "NotTunable", message)
+    try:
+        model_file(source)
+    except UnsupportedSourceError as error:
+        return no("Succeeded", "UnsupportedSource", str(error))
+    percent = job.status.compute_percent or _number(job.spec.compute_percent, planned[0] if planned else None)
+    batch = job.status.batch or _number(job.spec.batch, planned[1] if planned else None)
+    if percent is None or batch is None:
+        return unknown("Succeeded", "WaitingForPlan", "computePercent and batch Auto: the model is not planned yet")
+    memory = planned[2] if planned else policy.profiling.memory_mebibytes
+    return Start(source, percent, batch, memory, artifact)
+
+
+def _planned(plan: Plan, model: InferenceModel) -> tuple[int, int, int] | None:
+    """(percent, batch, MiB) of the model's first planned replica."""
+    for placed in plan.placed:
+        if (placed.model.namespace, placed.model.name) == model.key:
+            slot = placed.slots[0]
+            return slot.compute_percent, slot.batch, slot.memory_mib
+    return None
+
+
+def _number(value: int | str, auto: int | None) -> int | None:
+    return auto if value == "Auto" else int(value)
+
+
+def tuning_of(job: TuningJob, start: Start, policy: Policy, *, tracker_host: str) -> Tuning:
+    """All that the builders need."""
+    clients = int(policy.tuning.clients if job.spec.parallelism.clients == "Auto" else job.spec.parallelism.clients)
+    claim, _, folder = job.spec.output.uri.removeprefix("pvc://").partition("/")
+    file = model_file(start.source)
+    files, before = {_MODEL: file}, None
+    if start.artifact is not None:
+        files[_BEFORE] = model_file(ModelSource(uri=start.artifact, format="tvm"))
+        before = ServedModel(name=_BEFORE, format="tvm", path=files[_BEFORE].path, batch=start.batch)
+    return Tuning(
+        job={"apiVersion": names.API_VERSION, "kind": "TuningJob", "metadata": job.metadata.to_dict()},
+        spec=TuneSpec(
+            job=job.metadata.name,
+            model=ServedModel(name=_MODEL, format=start.source.format, path=file.path, batch=start.batch),
+            before=before,
+            compute_percent=start.compute_percent,
+            trials=job.spec.trials,
+            clients=clients,
+            tracker_host=tracker_host,
+        ),
+        files=files,
+        image=policy.images.tuning,
+        output_claim=claim,
+        output_folder=folder.strip("/"),
+    )
+
+
+def _run(
+    world: World,
+    job: TuningJob,
+    start: Start,
+    *,
+    room: Room,
+    progress: TuneProgress | None,
+    policy: Policy,
+    now: datetime,
+) -> list[Action]:
+    namespace = job.metadata.namespace
+    service = world.services.get((namespace, f"{job.metadata.name}-tracker"))
+    host = ((service or {}).get("spec") or {}).get("clusterIP", "")
+    tuning = tuning_of(job, start, policy, tracker_host=host)
+    gpulets = world.gpulets_of(names.LABEL_JOB, namespace, job.metadata.name)
+    clients = world.client_jobs.get((namespace, tuning.clients))
+    searched = clients is not None and (clients.get("status") or {}).get("completionTime") is not None
+    if clients is not None and _failed(clients) is not None:
+        message = f"Job {tuning.clients}: {_failed(clients)}; see the logs of its pods"
+        return _fail(world, job, "ClientsFailed", message, now=now)
+    if searched:
+        return _merge(world, job, start, tuning, gpulets, room=room, progress=progress, now=now)
+    actions: list[Action] = []
+    if service is None:
+        actions.append(Apply(tracker_service(tuning)))
+    if (namespace, tuning.tracker) not in world.pods:
+        actions.append(Apply(tracker_pod(tuning)))
+    wanted = int(policy.tuning.servers if job.spec.parallelism.servers == "Auto" else job.spec.parallelism.servers)
+    servers = [g for g in gpulets if g.spec.tuning and g.spec.tuning.role == "server"]
+    have = {g.spec.tuning.ordinal for g in servers if g.spec.tuning}
+    for ordinal in sorted(set(range(wanted)) - have):
+        manifest = _gpulet(tuning, start, room, role="server", ordinal=ordinal)
+        if manifest is not None:
+            actions.append(Apply(manifest))
+            have.add(ordinal)
+    if not have:
+        waiting = unknown("Succeeded", "NoRoomToTune", room.why_not)
+        return actions + _status(job, waiting, now=now, phase="Pending", start=start)
+    if host and clients is None:
+        actions.append(Apply(clients_job(tuning, cpu=policy.tuning.client_cpu, memory=policy.tuning.client_memory)))
+    figures = _workers(world, job, servers, clients)
+    refused = scheduling_refusal(world.pods.get((namespace, tuning.tracker)))
+    searching = unknown("Succeeded", "Unschedulable" if refused else "Searching", refused or "")
+    return actions + _status(
+        job, searching, now=now, phase="Searching", start=start, workers=figures, progress=progress
+    )
+
+
+def _merge(
+    world: World,
+    job: TuningJob,
+    start: Start,
+    tuning: Tuning,
+    gpulets: list[Gpulet],
+    *,
+    room: Room,
+    progress: TuneProgress | None,
+    now: datetime,
+) -> list[Action]:
+    """The clients are done: their servers go, one Gpulet of the same share builds, checks and measures."""
+    actions: list[Action] = [
+        Delete("Gpulet", g.key, g.metadata.uid, "searched")
+        for g in gpulets
+        if g.spec.tuning and g.spec.tuning.role == "server"
+    ]
+    merge = next((g for g in gpulets if g.spec.tuning and g.spec.tuning.role == "merge"), None)
+    merging = unknown("Succeeded", "Merging", "")
+    if merge is None:
+        manifest = _gpulet(tuning, start, room, role="merge", ordinal=0)
+        if manifest is None:
+            merging = unknown("Succeeded", "NoRoomToTune", room.why_not)
+        else:
+            actions.append(Apply(manifest))
+        return actions + _status(job, merging, now=now, phase="Merging", start=start, progress=progress)
+    report = merge_report(world.pods.get(merge.key))
+    if report is None:
+        return actions + _status(job, merging, now=now, phase="Merging", start=start, progress=progress)
+    if report.error or report.digest is None:
+        return _fail(world, job, report.reason or "MergeFailed", report.error or "no artifact", now=now)
+    return _succeed(job, start, report, now=now)
+
+
+def _succeed(job: TuningJob, start: Start, report: TuneReport, *, now: datetime) -> list[Action]:
+    """Status first; what is left of the job is cleaned up in the next pass, from that status."""
+    artifact = Artifact(
+        uri=f"{job.spec.output.uri.rstrip('/')}/{report.path}",
+        digest=report.digest or "",
+        tvm_version=report.tvm_version,
+        model_uri=start.source.uri,
+    )
+    latency = TuningLatency(
+        before_milliseconds=report.before_milliseconds,
+        untuned_milliseconds=report.untuned_milliseconds,
+        after_milliseconds=report.after_milliseconds,
+        onnx_runtime_milliseconds=report.onnx_runtime_milliseconds,
+    )
+    fact = yes("Succeeded", "Adopted" if report.adopted else "NotBetter", _verdict(report))
+    actions = _status(
+        job, fact, now=now, phase="Succeeded", start=start, latency=latency, artifact=artifact, adopted=report.adopted
+    )
+    return [*actions, Tell(_regarding(job), fact.reason, fact.message)]
+
+
+def _verdict(report: TuneReport) -> str:
+    before, after = report.before_milliseconds, report.after_milliseconds
+    if before is None or after is None:
+        return ""
+    return f"{after:.3g} ms a batch tuned, {before:.3g} ms as served before, measured in turns in the same share"
+
+
+def _gpulet(tuning: Tuning, start: Start, room: Room, *, role: str, ordinal: int) -> dict[str, Any] | None:
+    device = room.take(
+        namespace=tuning.namespace,
+        purpose="tune",
+        compute_percent=start.compute_percent,
+        memory_mib=start.memory_mib,
+    )
+    if device is None:
+        return None
+    share = Share(device, start.compute_percent, start.memory_mib)
+    revision = short_hash([tuning.image, tuning.job["metadata"]["uid"]])
+    return tuning_gpulet(tuning.job, share=share, role=role, ordinal=ordinal, revision=revision)
+
+
+def _failed(clients: dict[str, Any]) -> str | None:
+    for condition in (clients.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Failed" and condition["status"] == "True":
+            return str(condition.get("message") or condition.get("reason"))
+    return None
+
+
+def _workers(world: World, job: TuningJob, servers: list[Gpulet], clients: dict[str, Any] | None) -> WorkerFigures:
+    """Clients and servers at work now."""
+    ready = sum(pod_ready(world.pods.get(g.key)) for g in servers)
+    return WorkerFigures(clients=((clients or {}).get("status") or {}).get("active", 0) or 0, servers=ready)
+
+
+def _past_deadline(job: TuningJob, now: datetime) -> bool:
+    if job.status.start_time is None:
+        return False
+    started = datetime.fromisoformat(job.status.start_time)
+    return now > started + timedelta(seconds=job.spec.deadline_seconds)
+
+
+def _clean_up(world: World, job: TuningJob) -> list[Action]:
+    """Everything of the job but its output; nothing is left after the pass that finds nothing."""
+    namespace, name = job.key
+    actions: list[Action] = [
+        Delete("Gpulet", g.key, g.metadata.uid, "job ended") for g in world.gpulets_of(names.LABEL_JOB, namespace, name)
+    ]
+    children = (
+        ("Pod", (namespace, f"{name}-tracker"), world.pods),
+        ("Service", (namespace, f"{name}-tracker"), world.services),
+        ("Job", (namespace, f"{name}-clients"), world.client_jobs),
+    )
+    for kind, key, found in children:
+        raw = found.get(key)
+        if raw is not None and not deleting(raw):
+            actions.append(Delete(kind, key, raw["metadata"]["uid"], "job ended"))
+    return actions
+
+
+def _fail(world: World, job: TuningJob, reason: str, message: str, *, now: datetime) -> list[Action]:
+    fact = no("Succeeded", reason, message)
+    status = _status(job, fact, now=now, phase="Failed")
+    return [*status, Tell(_regarding(job), reason, message, warning=True), *_clean_up(world, job)]
+
+
+def _regarding(job: TuningJob) -> dict[str, Any]:
+    return {"apiVersion": names.API_VERSION, "kind": "TuningJob", "metadata": job.metadata.to_dict()}
+
+
+def _status(
+    job: TuningJob,
+    fact: Fact,
+    *,
+    now: datetime,
+    phase: str,
+    start: Start | None = None,
+    workers: WorkerFigures | None = None,
+    progress: TuneProgress | None = None,
+    latency: TuningLatency | None = None,
+    artifact: Artifact | None = None,
+    adopted: bool | None = None,
+) -> list[Action]:
+    old, generation = job.status, job.metadata.generation
+    ended = fact.status != "Unknown"
+    ready = Fact("Ready", fact.status, fact.reason, fact.message)
+    stalled = fact if fact.status == "False" else None
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    started = old.start_time or (stamp if phase in ("Searching", "Merging") else None)
+    status = TuningJobStatus(
+        observed_generation=generation,
+        conditions=conditions(old.conditions, [fact, *kstatus(ready, stalled=stalled)], generation=generation, now=now),
+        phase=phase,  # type: ignore[arg-type]  # one of the literals
+        trials=_trials(job, progress),
+        workers=workers or (WorkerFigures() if old.workers is not None else None),
+        compute_percent=start.compute_percent if start else old.compute_percent,
+        batch=start.batch if start else old.batch,
+        latency=latency or old.latency,
+        artifact=artifact or old.artifact,
+        adopted=adopted if adopted is not None else old.adopted,
+        start_time=started.replace("+00:00", "Z") if started else None,
+        completion_time=old.completion_time or (stamp if ended else None),
+    )
+    return [WriteStatus("TuningJob", job.key, status.to_dict())]
+
+
+def _trials(job: TuningJob, progress: TuneProgress | None) -> TrialFigures:
+    """Measured trials; the last known number while the tracker cannot be asked."""
+    known = job.status.trials.done if job.status.trials else 0
+    done = sum(c.trials for c in progress.clients) if progress is not None else known
+    return TrialFigures(done=max(done, known), total=job.spec.trials)

@@ -1,0 +1,82 @@
+"""One consistent view of the cluster, taken from the caches at the start of a pass. Reading only."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from gpulet.api import names
+from gpulet.api.base import Resource
+from gpulet.api.gpulet import Gpulet
+from gpulet.api.inferencemodel import InferenceModel
+from gpulet.api.modelprofile import ModelProfile
+from gpulet.api.tuningjob import TuningJob
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace is empty for cluster-scoped objects."""
+Raw = dict[str, Any]
+R = TypeVar("R", bound=Resource[Any, Any])
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """An object that the API server let through but that this version cannot read: it gets a condition of its own."""
+
+    kind: str
+    raw: Raw
+    message: str
+
+
+@dataclass(frozen=True)
+class World:
+    """Typed objects of our kinds, plain dicts of Kubernetes' own."""
+
+    models: Mapping[Key, InferenceModel]
+    jobs: Mapping[Key, TuningJob]
+    profiles: Mapping[Key, ModelProfile]
+    gpulets: Mapping[Key, Gpulet]
+    claims: Mapping[Key, Raw] = field(default_factory=dict)
+    pods: Mapping[Key, Raw] = field(default_factory=dict)
+    services: Mapping[Key, Raw] = field(default_factory=dict)
+    client_jobs: Mapping[Key, Raw] = field(default_factory=dict)
+    nodes: Mapping[Key, Raw] = field(default_factory=dict)
+    slices: Mapping[Key, Raw] = field(default_factory=dict)
+    volume_claims: Mapping[Key, Raw] = field(default_factory=dict)
+    volumes: Mapping[Key, Raw] = field(default_factory=dict)
+    invalid: tuple[Invalid, ...] = ()
+
+    def gpulets_of(self, label: str, namespace: str, name: str) -> list[Gpulet]:
+        """Gpulets of our plan that carry this owner's label, in order of name."""
+        found = (
+            g
+            for (ns, _), g in self.gpulets.items()
+            if ns == namespace and g.metadata.labels.get(label) == name and is_planned(g)
+        )
+        return sorted(found, key=lambda g: g.metadata.name)
+
+
+def is_planned(gpulet: Gpulet) -> bool:
+    """Whether the planner owns it. Manual ones are never changed and count as taken."""
+    return gpulet.metadata.labels.get(names.LABEL_ORIGIN) == names.ORIGIN_PLAN
+
+
+def deleting(raw: Mapping[str, Any]) -> bool:
+    return "deletionTimestamp" in raw["metadata"]
+
+
+def key_of(raw: Mapping[str, Any]) -> Key:
+    return raw["metadata"].get("namespace", ""), raw["metadata"]["name"]
+
+
+def parse(kind: type[R], raws: Iterable[Raw], invalid: list[Invalid]) -> dict[Key, R]:
+    """Typed objects by key; what cannot be read goes to ``invalid`` and stops nobody else."""
+    result: dict[Key, R] = {}
+    for raw in raws:
+        try:
+            result[key_of(raw)] = kind.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            path = ".".join(str(p) for p in first["loc"])
+            invalid.append(Invalid(kind.__name__, raw, f"{path}: {first['msg']}"))
+    return result
