@@ -32,6 +32,21 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 MemoryQuantity = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,8}(Mi|Gi)$", max_length=12)]
 ObjectName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 Percent = Annotated[int, Field(ge=1, le=100)]
+Text = Annotated[str, Field(max_length=1024)]
+Digest = Annotated[str, Field(max_length=128)]
+Product = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]*$")]
+"""A GPU product as NVML names it, with dashes for blanks: NVIDIA-A100-SXM4-80GB."""
+MigProfile = Annotated[
+    str, Field(max_length=32, pattern=r"^[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([-+](me|gfx)(\.[a-z]+)?)*$")
+]
+"""A MIG profile such as 3g.40gb or 1g.10gb+me."""
+AS_SET: dict[str, Any] = {"x-kubernetes-list-type": "set"}
+"""For ``json_schema_extra`` of a list of scalars in which nothing may be twice."""
+
+
+def as_map(*keys: str) -> dict[str, Any]:
+    """For ``json_schema_extra`` of a list of objects that ``keys`` identify: appliers own entries, not the list."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
 class Condition(KubeModel):
@@ -43,6 +58,9 @@ class Condition(KubeModel):
     message: Annotated[str, Field(max_length=1024)] = ""
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     last_transition_time: Timestamp
+
+
+Conditions = Annotated[list[Condition], Field(max_length=16, json_schema_extra=as_map("type"))]
 
 
 class OwnerReference(KubeModel):

@@ -1,14 +1,23 @@
-"""Kind ``ModelProfile``: measured latency, throughput and memory of a model over shares and batches of a GPU product."""
+"""Kind ``ModelProfile``: measured latency, throughput and memory of a model over shares and batches."""
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from gpulet.api.base import Condition, KubeModel, Percent, Resource
+from gpulet.api.base import AS_SET, Conditions, Digest, KubeModel, MigProfile, Percent, Product, Resource
+from gpulet.api.cel import rule, rules
 from gpulet.api.inferencemodel import LocalRef, ModelSource
 
 
 class LatencyMicroseconds(KubeModel):
+    """Microseconds."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("self.p50 <= self.p99", "p50 may not be above p99: check the figures", field="p50")
+        )
+    )
+
     mean: Annotated[float, Field(gt=0)]
     p50: Annotated[float, Field(gt=0)]
     p99: Annotated[float, Field(gt=0)]
@@ -17,8 +26,8 @@ class LatencyMicroseconds(KubeModel):
 class Point(KubeModel):
     """One measurement: a closed loop of full batches against one replica."""
 
-    product: Annotated[str, Field(min_length=1, max_length=64)]
-    mig: Annotated[str, Field(max_length=32)] | None = None
+    product: Product
+    mig: MigProfile | None = None
     """MIG profile such as 3g.40gb; absent: the whole GPU."""
     compute_percent: Percent
     batch: Annotated[int, Field(ge=1, le=65536)]
@@ -32,38 +41,62 @@ class Point(KubeModel):
 
 
 class Measure(KubeModel):
-    """What to measure."""
+    """What to measure: every percent with every batch."""
 
-    product: Annotated[str, Field(min_length=1, max_length=64)] | None = None
-    compute_percents: Annotated[list[Percent], Field(min_length=1, max_length=16)]
-    batches: Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(min_length=1, max_length=16)]
-    seconds_per_point: Annotated[float, Field(gt=0, le=600)] = 5.0
+    product: Product | None = None
+    """Absent: the first that has room."""
+    compute_percents: Annotated[list[Percent], Field(min_length=1, max_length=16, json_schema_extra=AS_SET)]
+    batches: Annotated[
+        list[Annotated[int, Field(ge=1, le=65536)]], Field(min_length=1, max_length=16, json_schema_extra=AS_SET)
+    ]
+    seconds_per_point: Annotated[float, Field(ge=0.1, le=600)] = 5.0
+    """How long one share and batch are loaded."""
 
 
 class ModelProfileSpec(KubeModel):
     """Either the user's own points, or a model and what to measure of it."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "has(self.points) != has(self.measure)",
+                "give either points (your own measurements) or measure (what Gpulet shall measure)",
+            ),
+            rule(
+                "(has(self.modelRef) ? 1 : 0) + (has(self.model) ? 1 : 0) == (has(self.measure) ? 1 : 0)",
+                "with measure give exactly one of modelRef and model, with points neither",
+            ),
+        )
+    )
+
     model_ref: LocalRef | None = None
+    """An InferenceModel in the same namespace."""
     model: ModelSource | None = None
     measure: Measure | None = None
-    points: Annotated[list[Point], Field(max_length=1024)] = []
+    # Empty is not absent in what a user writes; in Python an absent list reads as an empty one.
+    points: Annotated[list[Point], Field(max_length=1024, json_schema_extra={"minItems": 1})] = []
 
 
 class ProfileKey(KubeModel):
     """What a measurement belongs to."""
 
-    model_digest: str
-    product: str
-    runtime: str
-    runtime_version: str
+    model_digest: Digest
+    product: Annotated[str, Field(max_length=64)]
+    runtime: Annotated[str, Field(max_length=64)]
+    runtime_version: Annotated[str, Field(max_length=64)]
 
 
 class ModelProfileStatus(KubeModel):
+    """What has been measured so far."""
+
     observed_generation: int | None = None
-    conditions: list[Condition] = []
+    conditions: Conditions = []
+    """Measured and from it Ready; Reconciling and Stalled for kstatus."""
     key: ProfileKey | None = None
     measured: int = 0
+    """Points that are there."""
     wanted: int = 0
+    """Points that were asked for."""
     points: Annotated[list[Point], Field(max_length=256)] = []
 
 

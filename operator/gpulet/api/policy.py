@@ -1,4 +1,4 @@
-"""The operator's one configuration file, in ConfigMap ``gpulet-policy`` under key ``policy.yaml``. Unknown keys are refused."""
+"""The operator's one configuration file: key ``policy.yaml`` of ConfigMap ``gpulet-policy``, without unknown keys."""
 
 from typing import Annotated
 

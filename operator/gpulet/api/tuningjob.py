@@ -2,48 +2,84 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from gpulet.api.base import Condition, KubeModel, Percent, Resource
+from gpulet.api.base import Conditions, Digest, KubeModel, Resource, Text
+from gpulet.api.cel import exactly_one_of, immutable, rule, rules
 from gpulet.api.inferencemodel import LocalRef, ModelSource
 
+# A number or this word: x-kubernetes-int-or-string, the bounds become a CEL rule.
 Auto = Literal["Auto"]
-# Written as a number or the word Auto: x-kubernetes-int-or-string with a CEL rule.
-AutoOrInt = Annotated[int | str, Field()]
+_FROZEN = rules(immutable("TuningJob"))
 
 
 class Parallelism(KubeModel):
-    clients: AutoOrInt = "Auto"
+    """How many programs work on the job."""
+
+    clients: Annotated[int, Field(ge=1, le=256)] | Auto = "Auto"
     """Pods that search and compile; each takes a shard of the operators and needs about one core."""
-    servers: AutoOrInt = "Auto"
+    servers: Annotated[int, Field(ge=1, le=64)] | Auto = "Auto"
     """Shares in which candidates are measured."""
 
 
 class Output(KubeModel):
-    uri: Annotated[str, Field(max_length=1024, pattern=r"^pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/[^\s]+$")]
+    """Where the result goes."""
+
+    uri: Annotated[
+        str,
+        Field(
+            max_length=512,
+            pattern=r"^pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/[^\s/][^\s]*$",
+            json_schema_extra=rules(
+                rule("!self.matches('(^|/)[.][.](/|$)')", "a path with '..' leaves its volume: write it out")
+            ),
+        ),
+    ]
     """Where the artifact and the search's checkpoints go: pvc://claim/folder."""
 
 
 class TuningJobSpec(KubeModel):
-    model_ref: LocalRef | None = None
-    model: ModelSource | None = None
-    """Exactly one of modelRef and model."""
-    batch: AutoOrInt = "Auto"
-    compute_percent: AutoOrInt = "Auto"
-    trials: Annotated[int, Field(ge=1, le=1_000_000)] = 2000
+    """What is tuned, and with how much effort. Decided once: only suspend and deadlineSeconds may change."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            exactly_one_of("modelRef", "model"),
+            # A field's own rule is not asked when the field comes or goes.
+            rule(
+                "has(self.model) == has(oldSelf.model)",
+                "modelRef and model are immutable: create a new TuningJob instead",
+            ),
+        )
+    )
+
+    model_ref: Annotated[LocalRef | None, Field(json_schema_extra=_FROZEN)] = None
+    """An InferenceModel in the same namespace. Exactly one of modelRef and model."""
+    model: Annotated[ModelSource | None, Field(json_schema_extra=_FROZEN)] = None
+    """A model that is served by no InferenceModel. Exactly one of modelRef and model."""
+    batch: Annotated[Annotated[int, Field(ge=1, le=65536)] | Auto, Field(json_schema_extra=_FROZEN)] = "Auto"
+    """Auto: the batch that is planned when the job starts."""
+    compute_percent: Annotated[Annotated[int, Field(ge=1, le=100)] | Auto, Field(json_schema_extra=_FROZEN)] = "Auto"
+    """Auto: the share that is planned when the job starts."""
+    trials: Annotated[int, Field(ge=1, le=1_000_000, json_schema_extra=_FROZEN)] = 2000
     """Candidates measured in all, over all operators."""
-    parallelism: Parallelism = Parallelism()
+    parallelism: Annotated[Parallelism, Field(json_schema_extra=_FROZEN)] = Parallelism()
     deadline_seconds: Annotated[int, Field(ge=1, le=2_592_000)] = 7200
+    """Counted from the start of the search."""
     suspend: bool = False
-    output: Output
+    """True: what runs is taken down, what was measured stays; false again: the search goes on from there."""
+    output: Annotated[Output, Field(json_schema_extra=_FROZEN)]
 
 
 class TrialFigures(KubeModel):
+    """Candidates."""
+
     done: int = 0
     total: int = 0
 
 
 class WorkerFigures(KubeModel):
+    """Programs at work now."""
+
     clients: int = 0
     servers: int = 0
 
@@ -60,17 +96,22 @@ class TuningLatency(KubeModel):
 
 
 class Artifact(KubeModel):
-    uri: str
-    digest: str
+    """The tuned model."""
+
+    uri: Text
+    digest: Digest
     """sha256:... of the file."""
-    tvm_version: str | None = None
-    model_uri: str | None = None
+    tvm_version: Annotated[str, Field(max_length=64)] | None = None
+    model_uri: Text | None = None
     """The model it was tuned from: of another model it says nothing."""
 
 
 class TuningJobStatus(KubeModel):
+    """How far the job is, and what came out."""
+
     observed_generation: int | None = None
-    conditions: list[Condition] = []
+    conditions: Conditions = []
+    """Succeeded: Unknown while the job goes on. Reconciling and Stalled for kstatus."""
     phase: Literal["Pending", "Searching", "Merging", "Succeeded", "Failed", "Suspended"] | None = None
     trials: TrialFigures | None = None
     workers: WorkerFigures | None = None
@@ -79,8 +120,9 @@ class TuningJobStatus(KubeModel):
     latency: TuningLatency | None = None
     artifact: Artifact | None = None
     adopted: bool | None = None
-    start_time: str | None = None
-    completion_time: str | None = None
+    """Whether the result won against what was served."""
+    start_time: Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})] | None = None
+    completion_time: Annotated[str, Field(max_length=32, json_schema_extra={"format": "date-time"})] | None = None
 
 
 class TuningJob(Resource[TuningJobSpec, TuningJobStatus]):
