@@ -126,7 +126,7 @@ def test_no_daemon_is_an_error(program: list[str], pipe: Path) -> None:
         MpsControl(pipe, program).default_percent()
 
 
-def test_quit_ends_the_daemon_and_a_killed_ones_socket_does_not_stop_the_next(
+def test_quit_ends_the_daemon_and_a_stale_socket_does_not_stop_the_next(
     daemon: Daemon, program: list[str], pipe: Path
 ) -> None:
     control = MpsControl(pipe, program)

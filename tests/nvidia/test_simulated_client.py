@@ -79,9 +79,7 @@ def test_client_dies_with_its_daemon(daemon: Daemon, pipe: Path, start: Start) -
         assert client.wait(timeout=5) == EXIT_CODE
 
 
-def test_a_fault_ends_all_clients_of_the_device_and_new_ones_are_taken(
-    daemon: Daemon, pipe: Path, start: Start
-) -> None:
+def test_a_fault_ends_all_clients_of_the_device(daemon: Daemon, pipe: Path, start: Start) -> None:
     """Case A22: one fault domain."""
     with daemon(control_program("simulated"), pipe) as process:
         clients = [start(pipe), start(pipe, "30")]

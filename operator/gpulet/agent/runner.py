@@ -86,13 +86,16 @@ class Runner:
 
     def _start(self, daemon: _Daemon) -> None:
         folders = daemon.folders
+        if not folders.log.is_dir():
+            # The wish was read just before the agent took it back with all folders.
+            self._pause(daemon)
+            return
         if _answers(folders.pipe / "control"):
             _LOG.error("another MPS daemon holds %s; it is left alone", folders.pipe)
             self._pause(daemon)
             return
         for name in ("control", "control_privileged"):
             (folders.pipe / name).unlink(missing_ok=True)
-        folders.log.mkdir(parents=True, exist_ok=True)
         with (folders.log / "daemon.log").open("ab") as log:
             try:
                 daemon.process = subprocess.Popen(
@@ -121,7 +124,8 @@ class Runner:
         daemon.folders.daemon.unlink(missing_ok=True)
         if daemon.quitter is not None:
             daemon.quitter.wait()
-        daemon.quit_since, daemon.quitter = None, None
+            daemon.quit_since, daemon.quitter = None, None
+            return
         if time.monotonic() - daemon.started > _STABLE_S:
             daemon.pause_s = _BACKOFF_S[0]
         self._pause(daemon)

@@ -331,7 +331,6 @@ def listen(path: str, mode: int) -> socket.socket:
 
 def daemon() -> int:
     pipe = pipe_directory()
-    os.makedirs(pipe, exist_ok=True)  # noqa: PTH103
     lock = os.open(os.path.join(pipe, "control_lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # noqa: PTH118
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
