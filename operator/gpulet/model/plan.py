@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpulet.model.demand import Demand, Isolation, ModelId
-from gpulet.model.device import Device, Gpu, Node
+from gpulet.model.device import Device, Gpu, Node, Toleration
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,16 @@ class Slot:
     """Tells equal replicas on one device apart."""
 
 
+LatencyRule = Literal["backlog", "half"]
+
+
 @dataclass(frozen=True)
 class PlannerPolicy:
     interference_margin: float = 0.10
     transition_reserve: int = 1
     prices: tuple[tuple[str, float], ...] = ()
+    latency_rule: LatencyRule = "backlog"
+    """How a profile becomes a sustainable rate: see ``gpulet.planner.throughput``."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,27 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class RoomRequest:
+    """A share for tuning or profiling: it takes what no serving replica of a plan needs."""
+
+    namespace: str
+    purpose: Literal["tune", "profile"]
+    compute_percent: int
+    memory_mib: int
+    clients: int = 1
+    product: str | None = None
+    """None: any."""
+    mig: str | None = None
+    """MIG profile that the percent is of. None: a whole GPU where one is free, else the smallest free placement."""
+    host_cpu_millicores: int = 0
+    """Of its pod on a real GPU; on a simulated GPU its share decides."""
+    host_memory_mib: int = 0
+    tolerations: tuple[Toleration, ...] = ()
+    nodes: tuple[str, ...] | None = None
+    """Nodes its volumes can be mounted on; None: any."""
+
+
+@dataclass(frozen=True)
 class Placed:
     """A model that fits."""
 
@@ -89,11 +115,15 @@ class Placed:
 
 @dataclass(frozen=True)
 class Unplaced:
-    """A model that does not fit, why, and the nearest change that would make it fit."""
+    """A model that does not fit, why, and the nearest change that would make it fit.
+
+    With RateBeyondCluster it may be in ``placed`` too, with as many replicas as there is room for.
+    """
 
     model: ModelId
     reason: str
-    """CamelCase, for a condition: ObjectiveInfeasible, NoDevice, NoMemory, MaxClients, Isolation, NoHostResources, ..."""
+    """CamelCase, for a condition: NoProfile, Refused, NoDevice, ObjectiveInfeasible, NoMemory, MaxClients, Isolation,
+    NoHostResources, RateBeyondCluster, NoRoom."""
     message: str
 
 

@@ -1,1 +1,7 @@
 """The decision: from a Problem to a Plan. Pure: no clock, no randomness, no I/O."""
+
+from gpulet.model.plan import RoomRequest
+from gpulet.planner.plan import plan
+from gpulet.planner.room import find_room
+
+__all__ = ["RoomRequest", "find_room", "plan"]
