@@ -18,7 +18,7 @@ from gpulet.build.source import UnsupportedSourceError, model_file
 from gpulet.controller.actions import Action, Apply, Delete, Tell, WriteStatus
 from gpulet.controller.room import Room
 from gpulet.controller.world import World, deleting
-from gpulet.status.conditions import Fact, conditions, kstatus, no, ready_from, yes
+from gpulet.status.conditions import Fact, conditions, find, kstatus, no, ready_from, yes
 from gpulet.status.gpulet import disrupted
 
 
@@ -30,15 +30,19 @@ def reconcile(world: World, profile: ModelProfile, room: Room, policy: Policy, *
     if isinstance(source, Fact):
         return _status(profile, source, profile.status.points, profile.status.key, now=now)
     gpulets = world.gpulets_of(names.LABEL_PROFILE, profile.metadata.namespace, profile.metadata.name)
-    points, key, actions = list(profile.status.points), profile.status.key, []
+    failed = _failed_before(profile)
+    if failed is not None:
+        ended: list[Action] = [Delete("Gpulet", g.key, g.metadata.uid, "profiling failed") for g in gpulets]
+        return ended + _status(profile, failed, profile.status.points, profile.status.key, now=now)
+    points, key = list(profile.status.points), profile.status.key
+    actions: list[Action] = []
     for gpulet in gpulets:
         report = report_of(world.pods.get(gpulet.key))
         if report is None:
             continue
         if report.error:
-            actions.append(Delete("Gpulet", gpulet.key, gpulet.metadata.uid, "profiling failed"))
-            failed = no("Measured", "ProfilingFailed", report.error)
-            return actions + _status(profile, failed, points, key, now=now)
+            remedy = f"{report.error}; mend it, then delete this ModelProfile to measure again"
+            return _status(profile, no("Measured", "ProfilingFailed", remedy), points, key, now=now)
         points = _merged(points, report.points)
         key = _key(report)
     missing = _missing_percents(profile, points)
@@ -58,6 +62,16 @@ def reconcile(world: World, profile: ModelProfile, room: Room, policy: Policy, *
         running.add(percent)
         actions.append(Apply(manifest))
     return actions + _status(profile, fact, points, key, now=now)
+
+
+def _failed_before(profile: ModelProfile) -> Fact | None:
+    """A failure ends the measuring of this generation: a broken file stays broken, and each try takes a device."""
+    condition = find(profile.status.conditions, "Measured")
+    if condition is None or condition.reason != "ProfilingFailed":
+        return None
+    if condition.observed_generation != profile.metadata.generation:
+        return None
+    return no("Measured", condition.reason, condition.message)
 
 
 def source_of(world: World, profile: ModelProfile) -> ModelSource | Fact:

@@ -1,0 +1,230 @@
+"""Whole passes over a cluster in memory: from an applied model to a world at rest, and back to nothing."""
+
+import dataclasses
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpulet.api.policy import Policy
+from gpulet.controller.decide import Pass, decide
+from gpulet.controller.demand import rate_to_plan
+from gpulet.controller.observations import Observations
+from gpulet.controller.profiles import choose
+from gpulet.controller.snapshot import problem
+from gpulet.planner import plan
+from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
+
+NOW = datetime(2026, 12, 1, 12, 0, 0, tzinfo=UTC)
+POLICY = Policy.model_validate(
+    {"profiling": {"computePercents": [40, 80], "batches": [1, 2]}, "tuning": {"clients": 2, "servers": 1}}
+)
+
+
+def one_pass(cluster: Cluster, *, unrouted_for_s: dict[tuple[str, str], float] | None = None) -> None:
+    world = cluster.world()
+    choices = {key: choose(world, m) for key, m in world.models.items()}
+    rates = {
+        key: rate_to_plan(m, observed_per_s=None, previous_per_s=None, policy=POLICY) for key, m in world.models.items()
+    }
+    asked = problem(world, choices=choices, rates_per_s=rates, refusals=(), policy=POLICY)
+    known = Pass(world, POLICY, asked, plan(asked), choices, rates, Observations())
+    known = dataclasses.replace(known, unrouted_for_s=unrouted_for_s or {})
+    cluster.carry_out(decide(known, now=NOW))
+
+
+def settle(cluster: Cluster, *, passes: int = 8) -> None:
+    for _ in range(passes):
+        unrouted = {
+            key: 60.0
+            for key, pod in cluster.objects["Pod"].items()
+            if pod["metadata"]["labels"].get("gpulet.dev/routed") == "false"
+        }
+        one_pass(cluster, unrouted_for_s=unrouted)
+        cluster.kubelet()
+
+
+def condition(raw: dict[str, Any], type_: str) -> dict[str, Any]:
+    return next(c for c in raw["status"]["conditions"] if c["type"] == type_)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    for name in ("node1", "node2"):
+        made.add(node(name))
+        made.add(whole_gpu_slice(name, 0))
+    return made
+
+
+def test_a_model_with_a_profile_is_placed_served_and_ready(cluster: Cluster) -> None:
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=10, slo_ms=200, profileRef={"name": "p"}))
+    settle(cluster)
+    assert condition(model, "Ready")["status"] == "True"
+    assert condition(model, "ObjectiveMet")["reason"] == "TooFewRequests"
+    (gpulet,) = cluster.objects["Gpulet"]
+    assert gpulet in cluster.objects["ResourceClaim"] and gpulet in cluster.objects["Pod"]
+    assert ("vision", "m") in cluster.objects["Service"]
+
+
+def test_a_planned_world_is_at_rest(cluster: Cluster) -> None:
+    """Failure case C5, M5: a second, identical pass writes nothing."""
+    cluster.add(given_profile("p"))
+    for i in range(3):
+        cluster.add(inference_model(f"m{i}", rate=5 + i, slo_ms=300, profileRef={"name": "p"}))
+    settle(cluster)
+    cluster.writes.clear()
+    settle(cluster, passes=2)
+    assert cluster.writes == []
+
+
+def test_models_share_one_gpu_where_they_fit(cluster: Cluster) -> None:
+    cluster.add(given_profile("p"))
+    for i in range(3):
+        cluster.add(inference_model(f"m{i}", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    settle(cluster)
+    assert len({g["spec"]["device"]["gpu"] for g in cluster.objects["Gpulet"].values()}) == 1
+
+
+def test_a_bad_model_says_so_and_stops_nobody(cluster: Cluster) -> None:
+    cluster.add(given_profile("p"))
+    good = cluster.add(inference_model("good", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    hopeless = cluster.add(inference_model("hopeless", rate=5, slo_ms=0.5, profileRef={"name": "p"}))
+    lost = cluster.add(inference_model("lost", rate=5, slo_ms=300, profileRef={"name": "nowhere"}))
+    unreadable = inference_model("unreadable", rate=5, slo_ms=300)
+    unreadable["spec"]["slo"] = {"latencyMilliseconds": "soon"}
+    cluster.add(unreadable)
+    settle(cluster)
+    assert condition(good, "Ready")["status"] == "True"
+    assert condition(hopeless, "Planned")["reason"] == "ObjectiveInfeasible"
+    assert condition(hopeless, "Stalled")["status"] == "True"
+    assert condition(lost, "Profiled")["reason"] == "ProfileNotFound"
+    assert "nowhere" in condition(lost, "Profiled")["message"]
+    assert condition(unreadable, "Ready")["reason"] == "InvalidSpec"
+    assert "latencyMilliseconds" in condition(unreadable, "Stalled")["message"]
+
+
+def test_a_model_without_a_profile_is_measured_and_then_placed(cluster: Cluster) -> None:
+    model = cluster.add(inference_model("m", rate=5, slo_ms=300))
+    settle(cluster, passes=2)
+    (profile,) = cluster.objects["ModelProfile"].values()
+    for _ in range(4):
+        settle(cluster, passes=2)
+        for key, gpulet in list(cluster.objects["Gpulet"].items()):
+            if "profiling" in gpulet["spec"] and key in cluster.objects["Pod"]:
+                cluster.end_pod(key, "prober", report(gpulet["spec"]["computePercent"]))
+    settle(cluster)
+    assert profile["status"]["measured"] == 4
+    assert condition(profile, "Measured")["status"] == "True"
+    assert condition(model, "Ready")["status"] == "True"
+    assert all("profiling" not in g["spec"] for g in cluster.objects["Gpulet"].values())
+
+
+def test_a_model_whose_file_is_broken_stalls_with_the_runtime_s_words(cluster: Cluster) -> None:
+    model = cluster.add(inference_model("m", rate=5, slo_ms=300))
+    settle(cluster, passes=3)
+    key = next(iter(cluster.objects["Pod"]))
+    error = json.dumps(
+        {"models": [], "runtime": "", "runtimeVersion": "", "error": "model.onnx of model m is broken: not ONNX"}
+    )
+    cluster.objects["Pod"][key]["status"] = {
+        "phase": "Pending",
+        "initContainerStatuses": [{"name": "server", "state": {"terminated": {"exitCode": 1, "message": error}}}],
+    }
+    settle(cluster, passes=3)
+    assert condition(model, "Profiled")["reason"] == "ProfilingFailed"
+    assert "is broken" in condition(model, "Profiled")["message"]
+    assert condition(model, "Stalled")["status"] == "True"
+
+
+def report(percent: int) -> str:
+    points = [
+        {
+            "product": "NVIDIA-A100-SXM4-80GB",
+            "computePercent": percent,
+            "batch": batch,
+            "instances": 1,
+            "latencyMicroseconds": {"mean": ms * 1000, "p50": ms * 1000, "p99": ms * 1100},
+            "throughputPerSecond": batch * 1000 / ms,
+            "memoryMebibytes": 2048,
+        }
+        for batch in (1, 2)
+        for ms in (5 * batch * 100 / percent,)
+    ]
+    return json.dumps({"modelDigest": "sha256:0", "runtime": "triton", "runtimeVersion": "2.51.0", "points": points})
+
+
+def test_a_tuning_job_goes_from_search_to_an_adopted_artifact_that_is_served(cluster: Cluster) -> None:
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    job = cluster.add(
+        {
+            "apiVersion": "gpulet.dev/v1alpha1",
+            "kind": "TuningJob",
+            "metadata": {"name": "j", "namespace": "vision"},
+            "spec": {"modelRef": {"name": "m"}, "trials": 8, "output": {"uri": "pvc://store/m"}},
+        }
+    )
+    settle(cluster)
+    assert job["status"]["phase"] == "Searching"
+    serving_gpu = next(g["spec"]["device"]["gpu"] for g in cluster.objects["Gpulet"].values() if "models" in g["spec"])
+    tuning_gpu = next(g["spec"]["device"]["gpu"] for g in cluster.objects["Gpulet"].values() if "tuning" in g["spec"])
+    assert serving_gpu != tuning_gpu
+    cluster.objects["Job"]["vision", "j-clients"]["status"] = {"completionTime": "2026-12-01T12:01:00Z"}
+    settle(cluster, passes=3)
+    assert job["status"]["phase"] == "Merging"
+    merge = next(k for k, g in cluster.objects["Gpulet"].items() if g["spec"].get("tuning", {}).get("role") == "merge")
+    verdict = {
+        "digest": "sha256:1",
+        "path": "tuned.so",
+        "adopted": True,
+        "beforeMilliseconds": 10.0,
+        "afterMilliseconds": 4.0,
+    }
+    cluster.end_pod(merge, "merge", json.dumps(verdict))
+    settle(cluster, passes=3)
+    assert condition(job, "Succeeded")["status"] == "True"
+    assert job["status"]["adopted"] is True
+    assert job["status"]["artifact"]["uri"] == "pvc://store/m/tuned.so"
+    assert not cluster.objects["Job"] and ("vision", "j-tracker") not in cluster.objects["Pod"]
+    for _ in range(4):
+        settle(cluster, passes=2)
+        for key, gpulet in list(cluster.objects["Gpulet"].items()):
+            if "profiling" in gpulet["spec"] and key in cluster.objects["Pod"]:
+                cluster.end_pod(key, "prober", report(gpulet["spec"]["computePercent"]))
+    settle(cluster)
+    (served,) = [g for g in cluster.objects["Gpulet"].values() if "models" in g["spec"]]
+    assert served["spec"]["models"][0]["artifact"] == "pvc://store/m/tuned.so"
+    assert model["status"]["servingFormat"] == "tvm"
+    assert condition(model, "Ready")["status"] == "True"
+
+
+def test_a_format_that_cannot_be_tuned_fails_with_a_remedy(cluster: Cluster) -> None:
+    job = cluster.add(
+        {
+            "apiVersion": "gpulet.dev/v1alpha1",
+            "kind": "TuningJob",
+            "metadata": {"name": "j", "namespace": "vision"},
+            "spec": {
+                "model": {"uri": "configmap://m/model.plan", "format": "tensorrt"},
+                "output": {"uri": "pvc://store/m"},
+            },
+        }
+    )
+    settle(cluster, passes=2)
+    assert condition(job, "Succeeded")["reason"] == "NotTunable"
+    assert "ONNX" in condition(job, "Succeeded")["message"]
+
+
+def test_a_deleted_model_takes_everything_with_it(cluster: Cluster) -> None:
+    cluster.add(given_profile("p"))
+    cluster.add(inference_model("m", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    settle(cluster)
+    del cluster.objects["InferenceModel"]["vision", "m"]
+    for _ in range(3):
+        cluster._collect_garbage()
+    settle(cluster)
+    for kind in ("Gpulet", "Pod", "ResourceClaim", "Service"):
+        assert not cluster.objects[kind], kind
