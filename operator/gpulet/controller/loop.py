@@ -21,8 +21,10 @@ from gpulet.controller.scraper import Scraper
 from gpulet.controller.snapshot import problem
 from gpulet.controller.statuses import seen
 from gpulet.controller.world import Key, World
+from gpulet.metrics.exported import Exported
 from gpulet.model.plan import Plan, Problem
 from gpulet.planner import plan as make_plan
+from gpulet.status.conditions import find
 
 log = logging.getLogger("gpulet.loop")
 
@@ -39,6 +41,8 @@ class Loop:
     cache: Cache
     executor: Executor
     scraper: Scraper
+    exported: Exported
+    leading: bool = False
     last_pass_s: float = field(default_factory=time.monotonic)
     """When the last pass was completed, for the probe."""
     _planned: tuple[Problem, Plan] | None = None
@@ -47,13 +51,14 @@ class Loop:
 
     async def run(self) -> None:
         """Never returns: its end is the operator's end."""
+        self.leading = True
         await self.cache.synced()
         while True:
             policy = self.cache.policy()
             started = time.monotonic()
             await self.pass_once(policy)
             self.last_pass_s = time.monotonic()
-            log.debug("pass took %.0f ms", (self.last_pass_s - started) * 1000)
+            self.exported.pass_seconds.observe(self.last_pass_s - started)
             await self.cache.changed(timeout_s=policy.period_seconds)
             await asyncio.sleep(_SETTLE_S)
 
@@ -63,6 +68,19 @@ class Loop:
         known = await self._plan(policy)
         actions = decide(known, now=datetime.now(UTC).replace(microsecond=0))
         await self.executor.carry_out(actions, self.cache)
+        self._export(known)
+
+    def _export(self, known: Pass) -> None:
+        plan = known.plan
+        self.exported.plan(gpus=plan.gpus, lower_bound=plan.lower_bound, kind=plan.bound_kind)
+        self.exported.shares(
+            {
+                (key[0], key[1], g.spec.device.node, g.spec.device.gpu): g.spec.compute_percent
+                for key, g in known.world.gpulets.items()
+            }
+        )
+        met = {key: find(m.status.conditions, "ObjectiveMet") for key, m in known.world.models.items()}
+        self.exported.objectives({k: c.status == "True" for k, c in met.items() if c and c.status != "Unknown"})
 
     async def _plan(self, policy: Policy) -> Pass:
         """A plan that still answers the question that a fresh snapshot asks."""

@@ -34,34 +34,49 @@ def reconcile(world: World, profile: ModelProfile, room: Room, policy: Policy, *
     if failed is not None:
         ended: list[Action] = [Delete("Gpulet", g.key, g.metadata.uid, "profiling failed") for g in gpulets]
         return ended + _status(profile, failed, profile.status.points, profile.status.key, now=now)
+    points, key, error = _gathered(world, profile, gpulets)
+    if error is not None:
+        remedy = f"{error}; mend it, then delete this ModelProfile to measure again"
+        return _status(profile, no("Measured", "ProfilingFailed", remedy), points, key, now=now)
+    missing = _missing_percents(profile, points)
+    # The points are written first: should we die here, the pod's message is still there to be read again.
+    if points != profile.status.points:
+        return _status(profile, _measuring(missing), points, key, now=now)
+    actions: list[Action] = [
+        Delete("Gpulet", g.key, g.metadata.uid, "measured") for g in gpulets if g.spec.compute_percent not in missing
+    ]
+    started, fact = _start_missing(profile, missing, {g.spec.compute_percent for g in gpulets}, room, policy)
+    return actions + started + _status(profile, fact, points, key, now=now)
+
+
+def _gathered(
+    world: World, profile: ModelProfile, gpulets: list[Gpulet]
+) -> tuple[list[Point], ProfileKey | None, str | None]:
+    """The points known and those that ended probers report; and the first error one reports."""
     points, key = list(profile.status.points), profile.status.key
-    actions: list[Action] = []
     for gpulet in gpulets:
         report = report_of(world.pods.get(gpulet.key))
         if report is None:
             continue
         if report.error:
-            remedy = f"{report.error}; mend it, then delete this ModelProfile to measure again"
-            return _status(profile, no("Measured", "ProfilingFailed", remedy), points, key, now=now)
-        points = _merged(points, report.points)
-        key = _key(report)
-    missing = _missing_percents(profile, points)
-    finished = [g for g in gpulets if g.spec.compute_percent not in missing]
-    # The points are written first: should we die here, the pod's message is still there to be read again.
-    if points != profile.status.points:
-        return _status(profile, _measuring(profile, missing), points, key, now=now)
-    actions += [Delete("Gpulet", g.key, g.metadata.uid, "measured") for g in finished]
-    running = {g.spec.compute_percent for g in gpulets}
-    fact = _measuring(profile, missing)
+            return points, key, report.error
+        points, key = _merged(points, report.points), _key(report)
+    return points, key, None
+
+
+def _start_missing(
+    profile: ModelProfile, missing: set[int], running: set[int], room: Room, policy: Policy
+) -> tuple[list[Action], Fact]:
+    """Gpulets for the shares that are neither measured nor running, largest first, while there is room."""
+    actions: list[Action] = []
     for percent in sorted(missing - running, reverse=True):
         manifest = _gpulet(profile, room, percent, policy)
         if manifest is None:
-            if not running:
-                fact = no("Measured", "NoRoomToProfile", room.why_not)
+            if not running and not actions:
+                return [], no("Measured", "NoRoomToProfile", room.why_not)
             break
-        running.add(percent)
         actions.append(Apply(manifest))
-    return actions + _status(profile, fact, points, key, now=now)
+    return actions, _measuring(missing)
 
 
 def _failed_before(profile: ModelProfile) -> Fact | None:
@@ -150,7 +165,7 @@ def _key(report: ProfileReport) -> ProfileKey:
     )
 
 
-def _measuring(profile: ModelProfile, missing: set[int]) -> Fact:
+def _measuring(missing: set[int]) -> Fact:
     if missing:
         left = ", ".join(f"{p} %" for p in sorted(missing))
         return no("Measured", "Measuring", f"shares still to be measured: {left}")

@@ -1,0 +1,123 @@
+"""The controller's informers: what the loop sees, and what wakes it."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from gpulet.api import names
+from gpulet.api.policy import Policy, PolicyError, read_policy
+from gpulet.controller.world import Key
+from gpulet.kube.client import Client
+from gpulet.kube.informer import Informer
+from gpulet.kube.kinds import (
+    CONFIG_MAP,
+    GPULET,
+    INFERENCE_MODEL,
+    JOB,
+    MODEL_PROFILE,
+    NODE,
+    PERSISTENT_VOLUME,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+    SERVICE,
+    TUNING_JOB,
+)
+
+log = logging.getLogger("gpulet.cache")
+
+_OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+
+
+class Cache:
+    """One informer a kind. Pods of all owners are watched, for they take the nodes' CPU and memory too."""
+
+    def __init__(self, client: Client, *, system_namespace: str = names.SYSTEM_NAMESPACE) -> None:
+        self._event = asyncio.Event()
+        self._policy = Policy()
+        self._policy_text: str | None = None
+
+        def informer(kind: Any, **selectors: Any) -> Informer:
+            return Informer(client, kind, changed=self._event.set, **selectors)
+
+        self._informers = {
+            i.kind.kind: i
+            for i in (
+                informer(INFERENCE_MODEL),
+                informer(TUNING_JOB),
+                informer(MODEL_PROFILE),
+                informer(GPULET),
+                informer(POD),
+                informer(NODE),
+                informer(SERVICE, labels=_OURS),
+                informer(JOB, labels=_OURS),
+                informer(RESOURCE_CLAIM),
+                informer(RESOURCE_SLICE, fields=f"spec.driver={names.DRIVER}"),
+                informer(PERSISTENT_VOLUME),
+                informer(PERSISTENT_VOLUME_CLAIM),
+            )
+        }
+        self._policy_informer = informer(
+            CONFIG_MAP, namespace=system_namespace, fields=f"metadata.name={names.POLICY_CONFIG_MAP}"
+        )
+
+    async def run(self) -> None:
+        """Never returns."""
+        async with asyncio.TaskGroup() as group:
+            for informer in (*self._informers.values(), self._policy_informer):
+                group.create_task(informer.run(), name=f"informer {informer.kind.plural}")
+
+    async def synced(self) -> None:
+        """Returns when every informer has listed: nothing is planned on half a view."""
+        for informer in (*self._informers.values(), self._policy_informer):
+            await informer.synced.wait()
+
+    @property
+    def is_synced(self) -> bool:
+        return all(i.synced.is_set() for i in (*self._informers.values(), self._policy_informer))
+
+    def objects(self) -> Mapping[str, Mapping[Key, dict[str, Any]]]:
+        """By kind, all objects by key."""
+        return {kind: informer.objects for kind, informer in self._informers.items()}
+
+    def get(self, kind: str, key: Key) -> dict[str, Any] | None:
+        informer = self._informers.get(kind)
+        return informer.objects.get(key) if informer is not None else None
+
+    def learn(self, raw: dict[str, Any]) -> None:
+        """What a write answered is seen by the next pass, watch or no watch."""
+        informer = self._informers.get(raw["kind"])
+        if informer is not None:
+            informer.learn(raw)
+
+    def touch(self) -> None:
+        """Something outside the API server changed: look again."""
+        self._event.set()
+
+    def clear_changed(self) -> None:
+        self._event.clear()
+
+    async def changed(self, *, timeout_s: float) -> None:
+        """Returns at the next change, at the latest after ``timeout_s``."""
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+    def policy(self) -> Policy:
+        """The policy in force: that of the ConfigMap, or the last good one while it cannot be read."""
+        raw = next(iter(self._policy_informer.objects.values()), None)
+        text = (raw or {}).get("data", {}).get("policy.yaml")
+        if text == self._policy_text:
+            return self._policy
+        self._policy_text = text
+        try:
+            self._policy = (
+                Policy() if text is None else read_policy(text, source=f"ConfigMap {names.POLICY_CONFIG_MAP}")
+            )
+            log.info("policy: now in force: %s", self._policy.model_dump_json(by_alias=True))
+        except PolicyError as error:
+            log.error("policy: the last good one stays in force: %s", error)
+        return self._policy

@@ -1,0 +1,112 @@
+"""Carries out a pass's actions. What already holds costs no request; what fails stops nobody else."""
+
+import logging
+import time
+from typing import Any, Protocol
+
+from gpulet.api import names
+from gpulet.controller.actions import Action, Apply, Delete, Tell, Unroute, WriteStatus
+from gpulet.controller.world import Key
+from gpulet.kube.client import Client
+from gpulet.kube.difference import holds
+from gpulet.kube.errors import ForbiddenError, KubeError
+from gpulet.kube.events import Events
+from gpulet.kube.kinds import POD, kind_named
+from gpulet.model.demand import ModelId
+from gpulet.status.figures import settle
+
+log = logging.getLogger("gpulet.execute")
+
+
+class Seen(Protocol):
+    """What the executor needs of the cache."""
+
+    def get(self, kind: str, key: Key) -> dict[str, Any] | None: ...
+
+    def learn(self, raw: dict[str, Any]) -> None: ...
+
+    def touch(self) -> None: ...
+
+
+class Executor:
+    """The only writer of the controller."""
+
+    def __init__(self, client: Client, events: Events) -> None:
+        self._client, self._events = client, events
+        self._status_written_s: dict[tuple[str, Key], float] = {}
+        self._refusals: list[tuple[ModelId, str]] = []
+
+    async def carry_out(self, actions: list[Action], seen: Seen) -> None:
+        """In order. A failure is logged and met again by the next pass, which decides anew."""
+        for action in actions:
+            try:
+                await self._one(action, seen)
+            except ForbiddenError as error:
+                self._note_refusal(action, error)
+            except KubeError as error:
+                log.warning("%s: %s", type(action).__name__, error)
+                if error.retryable:
+                    seen.touch()
+
+    def take_refusals(self) -> list[tuple[ModelId, str]]:
+        """Models whose children a quota or an admission policy has refused since the last call, and its words."""
+        taken, self._refusals = self._refusals, []
+        return taken
+
+    async def _one(self, action: Action, seen: Seen) -> None:
+        match action:
+            case Apply(manifest):
+                await self._apply(manifest, seen)
+            case Delete(kind, key, uid, reason):
+                log.info("delete %s %s/%s: %s", kind, *key, reason)
+                await self._client.delete(kind_named(kind), key[1], key[0], uid=uid)
+            case Unroute(key):
+                await self._unroute(key, seen)
+            case WriteStatus(kind, key, status):
+                await self._write_status(kind, key, status, seen)
+            case Tell(regarding, reason, message, warning):
+                await self._events.tell(regarding, reason=reason, message=message, warning=warning)
+
+    async def _apply(self, manifest: dict[str, Any], seen: Seen) -> None:
+        metadata = manifest["metadata"]
+        current = seen.get(manifest["kind"], (metadata["namespace"], metadata["name"]))
+        if current is not None and holds(current, manifest):
+            return
+        log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
+        seen.learn(await self._client.apply(manifest))
+
+    async def _unroute(self, key: Key, seen: Seen) -> None:
+        pod = seen.get("Pod", key)
+        if pod is None or (pod["metadata"].get("labels") or {}).get(names.LABEL_ROUTED) == "false":
+            return
+        log.info("unroute %s/%s", *key)
+        patch = {"metadata": {"labels": {names.LABEL_ROUTED: "false"}}}
+        seen.learn(await self._client.merge(POD, key[1], key[0], patch))
+
+    async def _write_status(self, kind: str, key: Key, status: dict[str, Any], seen: Seen) -> None:
+        current = seen.get(kind, key)
+        if current is None:
+            return
+        previous = current.get("status") or {}
+        age_s = time.monotonic() - self._status_written_s.get((kind, key), float("-inf"))
+        wanted = settle(previous, status, seconds_since_write=age_s)
+        if wanted == previous:
+            return
+        target = kind_named(kind)
+        manifest = {
+            "apiVersion": target.api_version,
+            "kind": kind,
+            "metadata": {"name": key[1], "namespace": key[0]},
+            "status": wanted,
+        }
+        seen.learn(await self._client.apply_status(manifest))
+        self._status_written_s[kind, key] = time.monotonic()
+
+    def _note_refusal(self, action: Action, error: ForbiddenError) -> None:
+        log.warning("%s: %s", type(action).__name__, error)
+        if not isinstance(action, Apply):
+            return
+        metadata = action.manifest["metadata"]
+        model = (metadata.get("labels") or {}).get(names.LABEL_MODEL)
+        if model is not None:
+            self._refusals.append((ModelId(metadata["namespace"], model), str(error)))

@@ -1,0 +1,124 @@
+"""Asks the running programs how they are: Triton's figures, serving reports, tuning progress."""
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import aiohttp
+from pydantic import ValidationError
+
+from gpulet.api import names, workload
+from gpulet.api.workload import ServeReport, TuneProgress
+from gpulet.controller.cache import Cache
+from gpulet.controller.observations import Observations, ReplicaFigures
+from gpulet.controller.world import Key
+from gpulet.metrics.triton import Scrape, parse, window
+from gpulet.status.gpulet import pod_ready
+
+log = logging.getLogger("gpulet.scrape")
+
+PERIOD_S = 5.0
+WINDOW_S = 60.0
+"""Rates and means are over this long; Triton's own summaries slide over about the same."""
+_TIMEOUT_S = 3.0
+_FAILED = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, ValidationError)
+
+
+class Scraper:
+    """Holds the last minute of scrapes a pod. A pod that cannot be reached keeps its last figures (failure case J9)."""
+
+    def __init__(self, cache: Cache, session: aiohttp.ClientSession) -> None:
+        self._cache, self._session = cache, session
+        self._scrapes: dict[Key, deque[Scrape]] = {}
+        self._reports: dict[Key, ServeReport] = {}
+        self._progress: dict[Key, TuneProgress] = {}
+
+    async def run(self) -> None:
+        """Never returns."""
+        while True:
+            await asyncio.gather(*(ask() for ask in self._questions()))
+            self._forget()
+            await asyncio.sleep(PERIOD_S)
+
+    def observations(self) -> Observations:
+        """What is known now."""
+        objects = self._cache.objects()
+        figures = {}
+        for key, scrapes in self._scrapes.items():
+            model = objects["InferenceModel"].get((key[0], self._model_of(key)))
+            if model is None or len(scrapes) < 2:
+                continue
+            quantile = model["spec"]["slo"].get("percentile", 99.0) / 100
+            seen = window(scrapes[0], scrapes[-1], quantile=quantile)
+            figures[key] = ReplicaFigures(seen.requests, seen.rate_per_s, seen.mean_ms, seen.percentile_ms)
+        return Observations(figures=figures, reports=dict(self._reports), progress=dict(self._progress))
+
+    def _questions(self) -> list[Callable[[], Awaitable[None]]]:
+        questions: list[Callable[[], Awaitable[None]]] = []
+        for key, pod in self._cache.objects()["Pod"].items():
+            labels = pod["metadata"].get("labels") or {}
+            address = pod.get("status", {}).get("podIP")
+            if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY or not address:
+                continue
+            role = labels.get(names.LABEL_ROLE)
+            if role == "serve":
+                questions.append(partial(self._ask_server, key, pod, address))
+            elif role == "tracker":
+                questions.append(partial(self._ask_tracker, (key[0], labels.get(names.LABEL_JOB, "")), address))
+        return questions
+
+    async def _ask_server(self, key: Key, pod: dict[str, Any], address: str) -> None:
+        try:
+            text = await self._fetch(f"http://{address}:{workload.REPORT_PORT}/report")
+            report = ServeReport.model_validate(json.loads(text))
+            if report != self._reports.get(key):
+                self._reports[key] = report
+                self._cache.touch()
+            if pod_ready(pod):
+                text = await self._fetch(f"http://{address}:{workload.METRICS_PORT}/metrics")
+                self._add(key, parse(text, self._model_of(key), at_s=time.monotonic()))
+        except _FAILED as error:
+            log.debug("%s/%s: %s", *key, error)
+
+    async def _ask_tracker(self, job: Key, address: str) -> None:
+        try:
+            text = await self._fetch(f"http://{address}:{workload.PROGRESS_PORT}/progress")
+            progress = TuneProgress.model_validate(json.loads(text))
+        except _FAILED as error:
+            log.debug("tracker of %s/%s: %s", *job, error)
+            return
+        if progress != self._progress.get(job):
+            self._progress[job] = progress
+            self._cache.touch()
+
+    async def _fetch(self, url: str) -> str:
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        async with self._session.get(url, timeout=timeout) as response:
+            response.raise_for_status()
+            return await response.text()
+
+    def _add(self, key: Key, scrape: Scrape) -> None:
+        scrapes = self._scrapes.setdefault(key, deque())
+        if scrapes and scrape.requests < scrapes[-1].requests:
+            scrapes.clear()
+        scrapes.append(scrape)
+        # One scrape older than the window stays, so that the window is full.
+        while len(scrapes) > 2 and scrape.at_s - scrapes[1].at_s >= WINDOW_S:
+            scrapes.popleft()
+
+    def _model_of(self, key: Key) -> str:
+        pod = self._cache.objects()["Pod"].get(key) or {"metadata": {}}
+        return str((pod["metadata"].get("labels") or {}).get(names.LABEL_MODEL, ""))
+
+    def _forget(self) -> None:
+        objects = self._cache.objects()
+        for known in (self._scrapes, self._reports):
+            for key in known.keys() - objects["Pod"].keys():
+                del known[key]
+        for job in self._progress.keys() - objects["TuningJob"].keys():
+            del self._progress[job]
