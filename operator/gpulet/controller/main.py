@@ -8,6 +8,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 import kopf
@@ -78,6 +79,7 @@ async def _lead(
     """kopf's root tasks and ours together: whichever ends first, with or without an error, ends the process."""
     existing = asyncio.all_tasks()
     registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(_login)
     for plural in _KINDS:
         kopf.on.event(names.GROUP, names.VERSION, plural, registry=registry)(_waker(cache))
     settings = kopf.OperatorSettings()
@@ -93,6 +95,11 @@ async def _lead(
         asyncio.create_task(_until(warm), name="caches"),
     ]
     await kopf.run_tasks(tasks, ignored=existing)
+
+
+def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
+    """The pod's service account, else the kubeconfig: the same order as our own client."""
+    return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
 
 
 def _waker(cache: Cache) -> Callable[..., Awaitable[None]]:
