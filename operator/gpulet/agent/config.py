@@ -50,6 +50,8 @@ class AgentConfig(_Part):
     proc_directory: Path = Path("/proc")
     shared_memory_tmpfs: bool = True
     """Mount a tmpfs for each device's /dev/shm; false leaves a plain folder (hosts that cannot mount)."""
+    ready_file: Path = Path("/tmp/gpulet-agent-ready")
+    """Made when the kubelet has registered the agent; the readiness probe looks for it."""
     verify_period_seconds: Annotated[float, Field(ge=0.1, le=300)] = 5.0
 
     @model_validator(mode="after")

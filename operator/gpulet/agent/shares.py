@@ -3,6 +3,7 @@
 Nothing here talks to the API server, nothing is remembered but in files: a call that was killed is simply made again.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from gpulet.agent.claims import ClaimRecord, ClaimRefusedError, ClaimStore, reco
 from gpulet.agent.daemons import Daemons
 from gpulet.agent.devices import NodeDevice, inventory
 from gpulet.agent.waiting import Deadline, node_lock
+from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import DeviceSource
 
 _CONFLICT_PATIENCE_S = 10.0
@@ -147,6 +149,13 @@ class Shares:
         instances = self.source.instances(record.gpu) if usable else ()
         found = {i.uuid for i in instances if (i.profile, i.start) == (record.profile, record.start)}
         return found | ({record.mps_uuid} if record.mps_uuid else set())
+
+    def settle(self, uuids: set[str], deadline: Deadline) -> None:
+        """Daemons that were started again get their settings; one that is not up yet is left to the next look."""
+        for uuid in uuids:
+            if not self.daemons.settled(uuid):
+                with node_lock(self._lock, deadline), contextlib.suppress(MpsError):
+                    self.daemons.apply(uuid)
 
     def sweep(self, deadline: Deadline) -> list[str]:
         """Removes CDI files and daemons that belong to no claim; returns what it removed.

@@ -1,0 +1,140 @@
+"""``gpulet agent``: the node's part, from configuration to running tasks."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from gpulet.agent.config import AgentConfig, ConfigurationError, Identity, load
+from gpulet.agent.daemons import Daemons
+from gpulet.agent.plugin import Plugin
+from gpulet.agent.publish import Publisher
+from gpulet.agent.shares import Shares
+from gpulet.agent.waiting import Deadline, DeadlineError
+from gpulet.agent.watcher import Watcher
+from gpulet.kube.client import Client, load_configuration
+from gpulet.nvidia.mps import MpsError
+from gpulet.nvidia.simulated import SimulatedSource
+
+log = logging.getLogger("gpulet.agent")
+
+_FIELD_MANAGER = "gpulet-agent"
+_TURN_POLL_S = 0.5
+_SWEEP_S = 60.0
+
+
+def main(config_path: Path) -> None:
+    """Runs until SIGTERM. Ends with one line that names the remedy if it cannot begin."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        config, identity = load(config_path)
+        self_test(config)
+        shares = make_shares(config, identity)
+    except (ConfigurationError, ValueError) as error:
+        raise SystemExit(f"gpulet agent: {error}") from error
+    asyncio.run(run(config, identity, shares))
+
+
+def self_test(config: AgentConfig) -> None:
+    """Every folder can be written to; raises ConfigurationError that names the field (failure case A18)."""
+    for field, folder in {
+        "kubeletDirectory": config.kubelet_directory / "plugins",
+        "kubeletDirectory (plugins_registry)": config.kubelet_directory / "plugins_registry",
+        "cdiDirectory": config.cdi_directory,
+        "mpsDirectory": config.mps_directory,
+        "stateDirectory": config.state_directory,
+    }.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise ConfigurationError(f"{field}: {folder} cannot be written to ({error.strerror})") from error
+
+
+def make_shares(config: AgentConfig, identity: Identity) -> Shares:
+    """The node's shares over its source of devices; raises ValueError for an unknown product."""
+    state, node = config.state_directory, identity.node_name
+    gpus = [(g.product, g.mig, g.millicores) for g in config.gpus_of(node) for _ in range(g.count)]
+    source = SimulatedSource(node, gpus, state / "simulated.json", state / "faults.json")
+    daemons = Daemons(config.mps_directory, source.name, tmpfs=config.shared_memory_tmpfs, proc=config.proc_directory)
+    return Shares(node=node, source=source, daemons=daemons, state=state, cdi_folder=config.cdi_directory)
+
+
+async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
+    """Serves the kubelet at once; slices and conditions are this agent's as soon as no other agent has them."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with Client(await load_configuration(), field_manager=_FIELD_MANAGER) as client:
+        publisher = Publisher(client, shares, open_to_all=config.open_to_all)
+        watcher = Watcher(client, shares, proc=config.proc_directory, period_s=config.verify_period_seconds)
+
+        def registered() -> None:
+            config.ready_file.touch()
+            publisher.wake()
+
+        plugin = Plugin(
+            client,
+            shares,
+            kubelet=config.kubelet_directory,
+            pod_uid=identity.pod_uid,
+            registered=registered,
+            changed=watcher.wake,
+        )
+        await plugin.start()
+        log.info("node %s: %d GPUs (%s)", shares.node, len(shares.source.gpus()), shares.source.name)
+        duties = asyncio.create_task(_duties(config, shares, publisher, watcher))
+        ended = asyncio.create_task(stopped.wait())
+        await asyncio.wait({duties, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await plugin.stop()
+        if duties.done():
+            # A bug ended it: the container's restart is the remedy.
+            duties.result()
+        duties.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await duties
+        log.info("stopped; daemons and shares live on")
+
+
+async def _duties(config: AgentConfig, shares: Shares, publisher: Publisher, watcher: Watcher) -> None:
+    """What one agent of the node does alone: two of different versions would rewrite each other's slices."""
+    with (config.state_directory / "turn").open("a") as file:
+        # The lock is another process's: there is nothing to await but time.
+        while not _try_lock(file.fileno()):  # noqa: ASYNC110
+            await asyncio.sleep(_TURN_POLL_S)
+        log.info("publishing and watching from now on")
+        async with asyncio.TaskGroup() as tasks:
+            for duty in (publisher.informer.run, publisher.run, watcher.pods.run, watcher.run):
+                tasks.create_task(duty())
+            tasks.create_task(_look_regularly(config, shares, publisher))
+
+
+async def _look_regularly(config: AgentConfig, shares: Shares, publisher: Publisher) -> None:
+    sweep_in_s = 0.0
+    while True:
+        await publisher.look_for_changes()
+        if sweep_in_s <= 0:
+            sweep_in_s = _SWEEP_S
+            try:
+                removed = await asyncio.to_thread(shares.sweep, Deadline(_SWEEP_S))
+            except (DeadlineError, MpsError, OSError) as error:
+                log.warning("sweep: %s", error)
+            else:
+                if removed:
+                    log.info("removed what belonged to no claim: %s", ", ".join(removed))
+        await asyncio.sleep(config.verify_period_seconds)
+        sweep_in_s -= config.verify_period_seconds
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

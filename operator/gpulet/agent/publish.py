@@ -1,0 +1,75 @@
+"""Publishing this node's ResourceSlices: at registration, when they vanish, when GPUs change; else no write."""
+
+import asyncio
+import logging
+
+from gpulet.agent.shares import Shares
+from gpulet.agent.slices import plan_pool, stale_slices
+from gpulet.api import names
+from gpulet.kube.client import Client
+from gpulet.kube.errors import KubeError
+from gpulet.kube.informer import Informer
+from gpulet.kube.kinds import NODE, RESOURCE_SLICE
+from gpulet.nvidia.source import PhysicalGpu
+
+log = logging.getLogger("gpulet.publish")
+
+_RETRY_S = 2.0
+_SETTLE_S = 0.1
+"""Events come in bursts: a kubelet deletes all slices of its node one by one."""
+
+
+class Publisher:
+    """Keeps the slices as the inventory says."""
+
+    def __init__(self, client: Client, shares: Shares, *, open_to_all: bool) -> None:
+        self._client = client
+        self._shares = shares
+        self._open_to_all = open_to_all
+        self._wake = asyncio.Event()
+        self._published: tuple[PhysicalGpu, ...] | None = None
+        fields = f"spec.nodeName={shares.node},spec.driver={names.DRIVER}"
+        self.informer = Informer(client, RESOURCE_SLICE, changed=self.wake, fields=fields)
+
+    def wake(self) -> None:
+        """Look again soon: something may have changed."""
+        self._wake.set()
+
+    async def look_for_changes(self) -> None:
+        """Wakes the publisher if the GPUs are not as they were published (health, MIG mode)."""
+        if await asyncio.to_thread(self._shares.source.gpus) != self._published:
+            self.wake()
+
+    async def run(self) -> None:
+        await self.informer.synced.wait()
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(_SETTLE_S)
+            self._wake.clear()
+            try:
+                await self.publish()
+            except KubeError as error:
+                log.warning("slices of %s cannot be published: %s", self._shares.node, error)
+                self._wake.set()
+                await asyncio.sleep(_RETRY_S)
+
+    async def publish(self) -> None:
+        """Writes what differs from the inventory; raises KubeError."""
+        node = self._shares.node
+        gpus = await asyncio.to_thread(self._shares.source.gpus)
+        existing = list(self.informer.objects.values())
+        source = self._shares.source.name
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": ""}
+        for gpu in gpus:
+            plan = plan_pool(node, gpu, existing, source=source, open_to_all=self._open_to_all, owner=owner)
+            if plan and not owner["uid"]:
+                # Read when it is needed: a node that was re-created has another uid (failure case C11).
+                owner["uid"] = (await self._client.get(NODE, node))["metadata"]["uid"]
+            for manifest in plan:
+                self.informer.learn(await self._client.apply(manifest))
+            if plan:
+                log.info("published %s in %d slices", gpu.uuid, len(plan))
+        for name in stale_slices(node, gpus, existing):
+            await self._client.delete(RESOURCE_SLICE, name)
+            log.info("withdrew slice %s", name)
+        self._published = gpus

@@ -1,0 +1,164 @@
+"""The agent's slow loop: daemons that were restarted get their settings, claims get their conditions, and clients of
+pods that are about to be killed are ended in order.
+
+Runs in one agent of the node, also while two serve the kubelet during a rolling update.
+"""
+
+import asyncio
+import contextlib
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from gpulet.agent import cdi
+from gpulet.agent.claims import ClaimRecord
+from gpulet.agent.observe import clients_of
+from gpulet.agent.shares import Shares
+from gpulet.agent.verify import ClientSeen, facts, pod_uses
+from gpulet.agent.waiting import Deadline, DeadlineError
+from gpulet.api import names
+from gpulet.api.base import Condition
+from gpulet.kube.client import Client
+from gpulet.kube.errors import KubeError, NotFoundError
+from gpulet.kube.informer import Informer
+from gpulet.kube.kinds import POD, RESOURCE_CLAIM
+from gpulet.nvidia.mps import MpsError
+from gpulet.status.conditions import Fact, conditions
+
+log = logging.getLogger("gpulet.watcher")
+
+_TERMINATE_BEFORE_S = 2.0
+"""A client's work is ended this long before its pod's grace period is over: SIGKILL under it harms neighbours."""
+_LOCK_S = 5.0
+
+
+class Watcher:
+    """Looks at all shares of the node every period, and at once when told."""
+
+    def __init__(self, client: Client, shares: Shares, *, proc: Path, period_s: float) -> None:
+        self._client = client
+        self._shares = shares
+        self._proc = proc
+        self._period_s = period_s
+        self._wake = asyncio.Event()
+        self._told: dict[str, list[Fact]] = {}
+        self._terminated: set[str] = set()
+        self.pods = Informer(client, POD, changed=self.wake, fields=f"spec.nodeName={shares.node}")
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        await self.pods.synced.wait()
+        while True:
+            self._wake.clear()
+            try:
+                await self.look()
+            except (KubeError, MpsError, DeadlineError, OSError) as error:
+                log.warning("looking at the shares: %s", error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._next_s())
+            # Pods change in bursts; one look serves them all.
+            await asyncio.sleep(min(0.5, self._period_s))
+
+    def _next_s(self) -> float:
+        now = datetime.now(UTC)
+        due = [(when - now).total_seconds() for uid, when in self._due() if uid not in self._terminated]
+        return max(0.05, min([self._period_s, *due]))
+
+    def _due(self) -> list[tuple[str, datetime]]:
+        """When the clients of each terminating pod are to be ended."""
+        result = []
+        for pod in self.pods.objects.values():
+            metadata = pod["metadata"]
+            if metadata.get("deletionTimestamp"):
+                end = datetime.fromisoformat(metadata["deletionTimestamp"])
+                margin = min(_TERMINATE_BEFORE_S, (metadata.get("deletionGracePeriodSeconds") or 0) / 2)
+                result.append((metadata["uid"], end - timedelta(seconds=margin)))
+        return result
+
+    async def look(self) -> None:
+        """One look at everything; raises KubeError and the like, the next look makes good."""
+        records = [r for r in await asyncio.to_thread(self._shares.store.all) if r.step == "ready"]
+        clients = await asyncio.to_thread(self._settle_and_list, {r.mps_uuid for r in records if r.mps_uuid})
+        await asyncio.to_thread(self._terminate, clients)
+        devices = await asyncio.to_thread(self._shares.devices)
+        uses = pod_uses(self.pods.objects.values())
+        for record in records:
+            if record.mps_uuid is None:
+                continue
+            device = devices.get((record.pool, record.device))
+            found = facts(
+                record,
+                source=self._shares.source.name,
+                settled=self._shares.daemons.settled(record.mps_uuid),
+                clients=clients[record.mps_uuid],
+                uses=uses.get((record.namespace, record.name), []),
+                millicores=device.millicores if device else 0,
+                environment=cdi.environment(record, self._shares.source.name),
+            )
+            if self._told.get(record.uid) != found:
+                await self._tell(record, found)
+        self._told = {uid: told for uid, told in self._told.items() if uid in {r.uid for r in records}}
+        self._terminated &= {uid for uid, _ in self._due()}
+
+    def _settle_and_list(self, uuids: set[str]) -> dict[str, list[ClientSeen]]:
+        self._shares.settle(uuids, Deadline(_LOCK_S))
+        return {uuid: clients_of(self._shares.daemons, uuid, self._proc) for uuid in uuids}
+
+    def _terminate(self, clients: dict[str, list[ClientSeen]]) -> None:
+        now = datetime.now(UTC)
+        due = {uid for uid, when in self._due() if when <= now and uid not in self._terminated}
+        for uuid, seen in clients.items():
+            control = self._shares.daemons.control(uuid)
+            for client in seen:
+                if client.pod_uid in due:
+                    server = control.clients().get(client.pid)
+                    ended = server is not None and control.terminate_client(server, client.pid)
+                    log.info(
+                        "client %d of pod %s: terminated before its grace ends: %s", client.pid, client.pod_uid, ended
+                    )
+        self._terminated |= due
+
+    async def _tell(self, record: ClaimRecord, found: list[Fact]) -> None:
+        """Writes the claim's conditions if they differ from what it says."""
+        try:
+            claim = await self._client.get(RESOURCE_CLAIM, record.name, record.namespace)
+        except NotFoundError:
+            return
+        if claim["metadata"]["uid"] != record.uid:
+            return
+        previous = _conditions(claim, record)
+        now = datetime.now(UTC)
+        wanted = [
+            c.to_dict() for c in conditions(previous, found, generation=claim["metadata"].get("generation", 0), now=now)
+        ]
+        if wanted != [c.to_dict() for c in previous]:
+            device: dict[str, Any] = {"driver": names.DRIVER, "pool": record.pool, "device": record.device}
+            if record.share_id is not None:
+                device["shareID"] = record.share_id
+            manifest = {
+                "apiVersion": RESOURCE_CLAIM.api_version,
+                "kind": RESOURCE_CLAIM.kind,
+                "metadata": {"name": record.name, "namespace": record.namespace, "uid": record.uid},
+                "status": {"devices": [device | {"conditions": wanted}]},
+            }
+            try:
+                await self._client.apply_status(manifest)
+            except NotFoundError:
+                return
+            log.info(
+                "claim %s/%s: %s",
+                record.namespace,
+                record.name,
+                "; ".join(f"{f.type}={f.status} {f.reason}" for f in found),
+            )
+        self._told[record.uid] = found
+
+
+def _conditions(claim: dict[str, Any], record: ClaimRecord) -> list[Condition]:
+    for device in claim.get("status", {}).get("devices") or ():
+        if (device["pool"], device["device"], device.get("shareID")) == (record.pool, record.device, record.share_id):
+            return [Condition.model_validate(c) for c in device.get("conditions") or ()]
+    return []
