@@ -1,0 +1,132 @@
+"""`gpulet tune-merge`: one database of all clients, one artifact, checked and measured in its own share."""
+
+import hashlib
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpulet.api.workload import TuneReport, TuneSpec
+from gpulet.nvidia.simulated_client import connect_if_simulated
+from gpulet.tuning.environment import model_path, prepare, work_folder
+from gpulet.tuning.records import ARTIFACT, FAILED_SECONDS, SIDECAR, client_folder
+from gpulet.tuning.verdict import Timing, adopted
+
+log = logging.getLogger("gpulet.tune-merge")
+
+TOLERANCE = 1e-3
+"""Largest difference of an output relative to its largest value: the same sums in another order differ by far less."""
+
+
+def main(spec: str) -> None:
+    """Entry point: writes a TuneReport as the container's termination message; exits 1 if it holds an error."""
+    logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    prepare()
+    connect_if_simulated()
+    from gpulet.tuning.model import ModelError
+
+    try:
+        report = merge(TuneSpec.model_validate_json(spec), work_folder())
+    except ModelError as error:
+        report = TuneReport(error=str(error)[:1000], reason=error.reason)
+    path = Path(os.environ.get("GPULET_TERMINATION_LOG", "/dev/termination-log"))
+    path.write_text(report.model_dump_json(by_alias=True, exclude_none=True))
+    log.info("%s", report)
+    sys.exit(1 if report.error else 0)
+
+
+def merge(spec: TuneSpec, work: Path) -> TuneReport:
+    """Builds, checks, measures, stores; raises ModelError."""
+    import tvm
+    from tvm.s_tir import meta_schedule as ms
+
+    from gpulet.tuning.measure import runners_of, timings
+    from gpulet.tuning.model import load, target
+
+    loaded = load(model_path(spec.model), format_=spec.model.format, batch=spec.model.batch)
+    cpu = target()
+    database, records = merged_database(work, spec.clients)
+    log.info("building with %d records", records)
+    executable = ms.relax_integration.compile_relax(database, loaded.module, cpu, None)
+    library = work / f".{ARTIFACT}.new.so"
+    executable.export_library(str(library))
+    runners = runners_of(spec, loaded, cpu, library)
+    difference = largest_difference(runners)
+    if difference > TOLERANCE:
+        library.unlink()
+        message = (
+            f"the tuned output differs from the untuned one by {difference:.2g} (allowed {TOLERANCE:g}): not stored"
+        )
+        return TuneReport(error=message, reason="OutputDiffers", records=records, max_difference=difference)
+    measured = timings(runners)
+    store(work, library, loaded, batch=spec.model.batch)
+    return _report(measured, work, records=records, difference=difference, version=str(tvm.__version__))
+
+
+def merged_database(work: Path, clients: int) -> tuple[Any, int]:
+    """One in-memory database of all clients' successful trials, and their number."""
+    from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase, TuningRecord
+
+    into, records = MemoryDatabase(), 0
+    for ordinal in range(clients):
+        folder = client_folder(work, ordinal)
+        if not folder.is_dir():
+            continue
+        for record in JSONDatabase(work_dir=str(folder)).get_all_tuning_records():
+            seconds = [float(s) for s in record.run_secs or ()]
+            if not seconds or min(seconds) > FAILED_SECONDS:
+                continue
+            workload = into.commit_workload(record.workload.mod)
+            into.commit_tuning_record(TuningRecord(record.trace, workload, seconds, record.target, record.args_info))
+            records += 1
+    return into, records
+
+
+def largest_difference(runners: dict[str, Any]) -> float:
+    """Of the tuned from the untuned and, where it runs, ONNX Runtime's output, relative to the largest value."""
+    import numpy as np
+
+    tuned = runners["tuned"]()
+    worst = 0.0
+    for name in ("untuned", "onnx"):
+        if name not in runners:
+            continue
+        for ours, theirs in zip(tuned, runners[name](), strict=True):
+            scale = max(float(np.abs(theirs).max()), 1e-6)
+            worst = max(worst, float(np.abs(ours - theirs).max()) / scale)
+    return worst
+
+
+def store(work: Path, library: Path, loaded: Any, *, batch: int) -> None:
+    """The artifact and, before it, what a server must know of it: whoever finds the one finds the other."""
+    import tvm
+
+    sidecar = {
+        "batch": batch,
+        "tvm_version": str(tvm.__version__),
+        "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in loaded.inputs],
+        "outputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in loaded.outputs],
+    }
+    fresh = work / f".{SIDECAR}.new"
+    fresh.write_text(json.dumps(sidecar))
+    fresh.rename(work / SIDECAR)
+    library.rename(work / ARTIFACT)
+
+
+def _report(measured: dict[str, Timing], work: Path, *, records: int, difference: float, version: str) -> TuneReport:
+    digest = hashlib.sha256((work / ARTIFACT).read_bytes()).hexdigest()
+    before = measured.get("before", measured["onnx"])
+    return TuneReport(
+        digest=f"sha256:{digest}",
+        path=ARTIFACT,
+        tvm_version=version,
+        records=records,
+        max_difference=difference,
+        before_milliseconds=before.median_ms,
+        untuned_milliseconds=measured["untuned"].median_ms,
+        after_milliseconds=measured["tuned"].median_ms,
+        onnx_runtime_milliseconds=measured["onnx"].median_ms,
+        adopted=adopted(before, measured["tuned"]),
+    )
