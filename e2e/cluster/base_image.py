@@ -32,7 +32,17 @@ class Base:
 BASE = Base(
     "bookworm",
     # libpython3.11: Triton's Python backend starts a program linked to it. libstdc++6 and libgomp1: grpc, onnxruntime.
-    ("python3-minimal", "python3-venv", "python3-pip", "libpython3.11", "ca-certificates", "libgomp1", "libstdc++6"),
+    # binutils: the tuner links what TVM compiles.
+    (
+        "python3-minimal",
+        "python3-venv",
+        "python3-pip",
+        "libpython3.11",
+        "ca-certificates",
+        "libgomp1",
+        "libstdc++6",
+        "binutils",
+    ),
     ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*"),
 )
 

@@ -28,6 +28,8 @@ from gpulet.status.conditions import Fact, conditions, find, kstatus, no, unknow
 from gpulet.status.gpulet import pod_ready, scheduling_refusal
 
 TUNABLE = ("onnx",)
+# Below this a cost model has too little to learn from: random candidates are as good and cost half the CPU.
+_LEARNING_TRIALS = 256
 _MODEL = "model"
 _BEFORE = "before"
 
@@ -137,6 +139,7 @@ def tuning_of(job: TuningJob, start: Start, policy: Policy, *, tracker_host: str
             trials=job.spec.trials,
             clients=clients,
             tracker_host=tracker_host,
+            strategy="evolutionary" if job.spec.trials >= _LEARNING_TRIALS else "replay-trace",
         ),
         files=files,
         image=policy.images.tuning,

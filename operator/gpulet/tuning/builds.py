@@ -8,6 +8,7 @@ from typing import Any
 def build_candidate(module: Any, target: Any) -> str:
     """Runs in a pool worker, which imports it by name. Answers the path of the candidate's shared library."""
     from gpulet.tuning.environment import prepare
+    from gpulet.tuning.linking import export
 
     prepare()
     from tvm.driver import build
@@ -15,7 +16,7 @@ def build_candidate(module: Any, target: Any) -> str:
 
     scheduled = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
     path = Path(tempfile.mkdtemp(prefix="candidate-")) / "candidate.so"
-    build(scheduled, target=target).export_library(str(path))
+    export(build(scheduled, target=target), path)
     return str(path)
 
 

@@ -42,6 +42,7 @@ def merge(spec: TuneSpec, work: Path) -> TuneReport:
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
+    from gpulet.tuning.linking import export
     from gpulet.tuning.measure import runners_of, timings
     from gpulet.tuning.model import load, target
 
@@ -51,7 +52,7 @@ def merge(spec: TuneSpec, work: Path) -> TuneReport:
     log.info("building with %d records", records)
     executable = ms.relax_integration.compile_relax(database, loaded.module, cpu, None)
     library = work / f".{ARTIFACT}.new.so"
-    executable.export_library(str(library))
+    export(executable, library)
     runners = runners_of(spec, loaded, cpu, library)
     difference = largest_difference(runners)
     if difference > TOLERANCE:
