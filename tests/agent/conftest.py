@@ -50,7 +50,7 @@ class Rig:
 
     @property
     def daemons(self) -> Daemons:
-        return Daemons(self.mps, "simulated", tmpfs=self.tmpfs)
+        return Daemons(self.mps, "simulated", mount_shm=self.tmpfs)
 
     def shares(self, reached: Callable[[str], None] = lambda step: None) -> Shares:
         return Shares(

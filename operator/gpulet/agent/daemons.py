@@ -7,11 +7,11 @@ read back). ``/run`` is emptied at boot, and these files with it.
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpulet.agent import tmpfs
 from gpulet.agent.files import write_atomically
 from gpulet.agent.waiting import Deadline
 from gpulet.nvidia.mps import MpsControl, MpsError, SourceName, control_program
@@ -74,10 +74,10 @@ def process_at(proc: Path, pid: int) -> DaemonProcess | None:
 class Daemons:
     """The daemons of this node, one per device that has shares."""
 
-    def __init__(self, root: Path, source: SourceName, *, tmpfs: bool, proc: Path = Path("/proc")) -> None:
+    def __init__(self, root: Path, source: SourceName, *, mount_shm: bool, proc: Path = Path("/proc")) -> None:
         self._root = root
         self._source = source
-        self._tmpfs = tmpfs
+        self._mount_shm = mount_shm
         self._proc = proc
 
     def folders(self, uuid: str) -> DaemonFolders:
@@ -104,8 +104,8 @@ class Daemons:
         folders = self.folders(uuid)
         for folder in (folders.pipe, folders.log, folders.shm):
             folder.mkdir(parents=True, exist_ok=True)
-        if self._tmpfs and not folders.shm.is_mount():
-            _mount_tmpfs(folders.shm)
+        if self._mount_shm and not folders.shm.is_mount():
+            tmpfs.mount(folders.shm)
         reached("folders")
         if not folders.wish.exists():
             write_atomically(folders.wish, json.dumps({"uuid": uuid, "source": self._source}))
@@ -137,7 +137,7 @@ class Daemons:
         deadline.until(lambda: self.running(uuid) is None, f"the end of the MPS daemon of {uuid}")
         reached("daemon-gone")
         if folders.shm.is_mount():
-            subprocess.run(["umount", "--lazy", str(folders.shm)], check=True, capture_output=True, timeout=10)
+            tmpfs.unmount(folders.shm)
         reached("unmounted")
         if folders.base.exists():
             shutil.rmtree(folders.base)
@@ -153,15 +153,3 @@ def _read(path: Path) -> DaemonProcess | None:
         return DaemonProcess(**json.loads(path.read_text()))
     except FileNotFoundError:
         return None
-
-
-def _mount_tmpfs(folder: Path) -> None:
-    """Its size is the kernel's default, half of the memory: page-locked host memory of clients needs room."""
-    options = "rw,nosuid,nodev,noexec,mode=1777"
-    command = ["mount", "-t", "tmpfs", "-o", options, "gpulet-shm", str(folder)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=10)
-    if done.returncode != 0:
-        raise MpsError(
-            f"cannot mount a tmpfs on {folder}: {done.stderr.strip()}; run the agent privileged with Bidirectional "
-            "mount propagation, or set sharedMemoryTmpfs: false"
-        )

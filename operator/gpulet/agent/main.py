@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gpulet.agent import tmpfs
 from gpulet.agent.config import AgentConfig, ConfigurationError, Identity, load
 from gpulet.agent.daemons import Daemons
 from gpulet.agent.plugin import Plugin
@@ -54,6 +55,20 @@ def self_test(config: AgentConfig) -> None:
                 pass
         except OSError as error:
             raise ConfigurationError(f"{field}: {folder} cannot be written to ({error.strerror})") from error
+    if config.shared_memory_tmpfs:
+        _test_mounting(config.mps_directory)
+
+
+def _test_mounting(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".self-test") as name:
+        try:
+            tmpfs.mount(Path(name))
+            tmpfs.unmount(Path(name))
+        except OSError as error:
+            raise ConfigurationError(
+                f"sharedMemoryTmpfs: cannot mount a tmpfs below {folder} ({error.strerror}); run the agent privileged "
+                "with Bidirectional mount propagation, or set it false"
+            ) from error
 
 
 def make_shares(config: AgentConfig, identity: Identity) -> Shares:
@@ -61,7 +76,9 @@ def make_shares(config: AgentConfig, identity: Identity) -> Shares:
     state, node = config.state_directory, identity.node_name
     gpus = [(g.product, g.mig, g.millicores) for g in config.gpus_of(node) for _ in range(g.count)]
     source = SimulatedSource(node, gpus, state / "simulated.json", state / "faults.json")
-    daemons = Daemons(config.mps_directory, source.name, tmpfs=config.shared_memory_tmpfs, proc=config.proc_directory)
+    daemons = Daemons(
+        config.mps_directory, source.name, mount_shm=config.shared_memory_tmpfs, proc=config.proc_directory
+    )
     return Shares(node=node, source=source, daemons=daemons, state=state, cdi_folder=config.cdi_directory)
 
 
