@@ -174,10 +174,16 @@ def test_a_killed_agent_finds_everything_again(tenant: Tenant) -> None:
     container = pod["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
     pids = [int(p.name) for p in Path("/proc").glob("[1-9]*") if _in_container(p, container)]
     os.kill(min(pids), signal.SIGKILL)
+
+    def is_back() -> bool:
+        (status,) = part.agent_pod("node1")["status"]["containerStatuses"]
+        return bool(status["restartCount"] and status["ready"])
+
+    # A prepare that falls into the gap is tried again by the kubelet after 87 s only.
+    eventually(is_back, "the agent to be registered again")
     tenant.share("next", percent=20)
     tenant.wait_running("next")
     tenant.wait_enforced("next", "True", "CPUQuota")
-    assert part.agent_pod("node1")["status"]["containerStatuses"][0]["restartCount"] >= 1
     assert part.daemons("node1") == daemons
 
 
