@@ -16,6 +16,7 @@ _DEVICES_PER_SLICE = 64
 """The API's limit once a device consumes counters or has taints."""
 _MIN_MEMORY_MIB = 64
 _TAINT_KEY = f"{names.GROUP}/unhealthy"
+_OURS = {"attributes", "capacity", "counters"}
 _TAINT_EFFECTS = {"degraded": "NoSchedule", "lost": "NoExecute"}
 
 
@@ -73,9 +74,17 @@ def stale_slices(node: str, gpus: Iterable[PhysicalGpu], existing: Iterable[dict
 
 
 def covers(actual: Any, wanted: Any) -> bool:
-    """Whether ``actual`` says all that ``wanted`` says; the API server may have added fields of its own."""
+    """Whether ``actual`` says what ``wanted`` says; the API server may have added fields of its own.
+
+    Nothing may be added where all content is ours, and taints that are no longer wanted must be gone.
+    """
     if isinstance(wanted, dict):
-        return isinstance(actual, dict) and all(k in actual and covers(actual[k], v) for k, v in wanted.items())
+        if not isinstance(actual, dict) or (actual.get("taints") and "taints" not in wanted):
+            return False
+        return all(
+            key in actual and (key not in _OURS or actual[key].keys() == value.keys()) and covers(actual[key], value)
+            for key, value in wanted.items()
+        )
     if isinstance(wanted, list):
         same = isinstance(actual, list) and len(actual) == len(wanted)
         return same and all(covers(a, w) for a, w in zip(actual, wanted, strict=True))
