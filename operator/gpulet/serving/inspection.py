@@ -1,0 +1,111 @@
+"""Reads a model file once, in a process of its own: its tensors, and whether the runtime accepts it.
+
+The serving program stays small that way, and a file that crashes the reader does not take it along.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_S = 300
+_ONNX = """
+import json, sys, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+def tensors(values): return [[v.name, [d if isinstance(d, int) else -1 for d in v.shape], v.type] for v in values]
+print(json.dumps({"inputs": tensors(session.get_inputs()), "outputs": tensors(session.get_outputs())}))
+"""
+_ONNX_TYPES = {
+    "tensor(float)": "TYPE_FP32",
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(double)": "TYPE_FP64",
+    "tensor(int64)": "TYPE_INT64",
+    "tensor(int32)": "TYPE_INT32",
+    "tensor(int8)": "TYPE_INT8",
+    "tensor(uint8)": "TYPE_UINT8",
+    "tensor(bool)": "TYPE_BOOL",
+    "tensor(string)": "TYPE_STRING",
+}
+_NUMPY_TYPES = {
+    "float32": "TYPE_FP32",
+    "float16": "TYPE_FP16",
+    "float64": "TYPE_FP64",
+    "int64": "TYPE_INT64",
+    "int32": "TYPE_INT32",
+    "int8": "TYPE_INT8",
+    "uint8": "TYPE_UINT8",
+    "bool": "TYPE_BOOL",
+}
+
+
+class ModelFileError(ValueError):
+    """The file cannot be served; the message names file, model and remedy."""
+
+
+@dataclass(frozen=True)
+class TensorShape:
+    name: str
+    dims: tuple[int, ...]
+    """With the batch dimension; -1 where free."""
+    type: str
+    """Triton's word, such as TYPE_FP32."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    inputs: tuple[TensorShape, ...]
+    outputs: tuple[TensorShape, ...]
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first dimension of every tensor is free: only then can Triton batch requests."""
+        return all(t.dims and t.dims[0] == -1 for t in (*self.inputs, *self.outputs))
+
+
+def inspect(path: Path, *, model: str, format_: str) -> Signature:
+    """The model's tensors; raises ModelFileError for a missing or broken file."""
+    if not path.is_file():
+        raise ModelFileError(f"model {model}: {path.name} is missing on its volume; check spec.model.uri")
+    if format_ == "onnx":
+        return _inspect_onnx(path, model)
+    if format_ == "tvm":
+        return _inspect_tvm(path, model)
+    raise ModelFileError(f"model {model}: format {format_} cannot be served by the CPU runtime; give it as onnx or tvm")
+
+
+def _inspect_onnx(path: Path, model: str) -> Signature:
+    done = subprocess.run(
+        [sys.executable, "-c", _ONNX, str(path)], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        words = (done.stderr.strip().splitlines() or ["the reader crashed"])[-1][:300]
+        raise ModelFileError(f"model {model}: {path.name} is broken: {words}; replace the file at spec.model.uri")
+    read = json.loads(done.stdout)
+    return Signature(
+        tuple(_tensor(model, *t, types=_ONNX_TYPES) for t in read["inputs"]),
+        tuple(_tensor(model, *t, types=_ONNX_TYPES) for t in read["outputs"]),
+    )
+
+
+def _inspect_tvm(path: Path, model: str) -> Signature:
+    """A tuned library brings its tensors in a file beside it."""
+    sidecar = path.with_suffix(".json")
+    try:
+        read: dict[str, Any] = json.loads(sidecar.read_text())
+        parts = [
+            tuple(_tensor(model, t["name"], t["shape"], t["dtype"], types=_NUMPY_TYPES) for t in read[side])
+            for side in ("inputs", "outputs")
+        ]
+    except FileNotFoundError as error:
+        raise ModelFileError(f"model {model}: {sidecar.name} is missing beside {path.name}; tune again") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelFileError(f"model {model}: {sidecar.name} is broken: {error}; tune again") from error
+    return Signature(*parts)
+
+
+def _tensor(model: str, name: str, dims: list[int], type_: str, *, types: dict[str, str]) -> TensorShape:
+    if type_ not in types:
+        raise ModelFileError(f"model {model}: tensor {name} has type {type_}, which Triton cannot serve")
+    return TensorShape(name, tuple(int(d) for d in dims), types[type_])
