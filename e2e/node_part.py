@@ -26,6 +26,7 @@ gpus:
   - {{product: {A100}, mig: false, millicores: 250}}
   - {{product: {H100}, mig: true, millicores: 250}}
 verifyPeriodSeconds: 1
+taintClearSeconds: 6
 """
 T = TypeVar("T")
 

@@ -230,6 +230,35 @@ def test_a_client_is_terminated_before_its_grace_period_ends(tenant: Tenant) -> 
     assert f"of pod {uid}: terminated before its grace ends: True" in log
 
 
+def test_a_lost_gpu_is_emptied_alone_and_taken_back_after_it_was_healthy_for_a_while(tenant: Tenant) -> None:
+    """Cases N1, N2: NoExecute on that GPU's devices, its neighbour untouched; the taint goes by itself."""
+    part = tenant.part
+    lost = part.uuid("node1", 0)
+    tenant.share("on-lost")
+    tenant.share("beside", gpu=1)
+    for name in ("on-lost", "beside"):
+        tenant.wait_enforced(name, "True", "CPUQuota")
+    faults = part.node("node1").folder / "var/lib/gpulet/faults.json"
+
+    def tainted() -> set[str]:
+        devices = [d for s in part.slices("node1") for d in s["spec"].get("devices", ())]
+        return {d["attributes"]["uuid"]["string"] for d in devices if d.get("taints")}
+
+    faults.write_text(json.dumps({"health": {lost: "lost"}}))
+    try:
+        eventually(lambda: tainted() == {lost}, "the taint")
+        gone = ["-n", tenant.namespace, "--field-selector", "metadata.name=on-lost"]
+        eventually(lambda: not part.all("pods", *gone), "the pod on the lost GPU to be evicted")
+        assert tenant.pod("beside")["status"]["containerStatuses"][0]["restartCount"] == 0
+    finally:
+        faults.unlink()
+    recovered = time.monotonic()
+    eventually(lambda: not tainted(), "the taint to go")
+    assert time.monotonic() - recovered > 4
+    tenant.share("again", percent=30)
+    tenant.wait_running("again")
+
+
 def test_nothing_is_written_while_nothing_changes(tenant: Tenant) -> None:
     """Case M5."""
     tenant.share("steady")

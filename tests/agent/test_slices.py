@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulet.agent.devices import device_name, inventory
-from gpulet.agent.slices import covers, plan_pool, pool_specs, slice_name, stale_slices
+from gpulet.agent.slices import covers, plan_pool, pool_specs, published_health, slice_name, stale_slices
 from gpulet.model.device import Placement
 from gpulet.nvidia.source import Health, PhysicalGpu
 from gpulet.nvidia.tables import PRODUCTS
@@ -116,6 +116,8 @@ def test_an_unhealthy_gpu_is_tainted_on_all_its_devices(health: Health, effect: 
     taints = [d["taints"] for d in devices(gpu(health=health)).values()]
     assert taints == [[{"key": "gpulet.dev/unhealthy", "value": health, "effect": effect}]] * 19
     published = plan(gpu(health=health), [])
+    assert published_health("node1", gpu(), published) == health
+    assert published_health("node1", gpu(1), published) == "healthy"
     assert [s["spec"]["pool"]["generation"] for s in plan(gpu(), published)] == [2, 2]
     assert all("taints" not in d for s in plan(gpu(), published) for d in s["spec"].get("devices", ()))
 

@@ -89,7 +89,7 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with Client(await load_configuration(), field_manager=_FIELD_MANAGER) as client:
-        publisher = Publisher(client, shares, open_to_all=config.open_to_all)
+        publisher = Publisher(client, shares, open_to_all=config.open_to_all, taint_clear_s=config.taint_clear_seconds)
         watcher = Watcher(client, shares, proc=config.proc_directory, period_s=config.verify_period_seconds)
 
         def registered() -> None:

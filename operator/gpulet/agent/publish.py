@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
+import time
+from dataclasses import replace
+from typing import Any
 
 from gpulet.agent.shares import Shares
-from gpulet.agent.slices import plan_pool, stale_slices
+from gpulet.agent.slices import plan_pool, published_health, stale_slices
 from gpulet.api import names
 from gpulet.kube.client import Client
 from gpulet.kube.errors import KubeError
@@ -22,11 +25,14 @@ _SETTLE_S = 0.1
 class Publisher:
     """Keeps the slices as the inventory says."""
 
-    def __init__(self, client: Client, shares: Shares, *, open_to_all: bool) -> None:
+    def __init__(self, client: Client, shares: Shares, *, open_to_all: bool, taint_clear_s: float) -> None:
         self._client = client
         self._shares = shares
         self._open_to_all = open_to_all
         self._wake = asyncio.Event()
+        self._taint_clear_s = taint_clear_s
+        self._healthy_since: dict[str, float] = {}
+        self._holding = False
         self._published: tuple[PhysicalGpu, ...] | None = None
         fields = f"spec.nodeName={shares.node},spec.driver={names.DRIVER}"
         self.informer = Informer(client, RESOURCE_SLICE, changed=self.wake, fields=fields)
@@ -36,8 +42,8 @@ class Publisher:
         self._wake.set()
 
     async def look_for_changes(self) -> None:
-        """Wakes the publisher if the GPUs are not as they were published (health, MIG mode)."""
-        if await asyncio.to_thread(self._shares.source.gpus) != self._published:
+        """Wakes the publisher if the GPUs are not as they were published (health, MIG mode), or are about to be."""
+        if self._holding or await asyncio.to_thread(self._shares.source.gpus) != self._published:
             self.wake()
 
     async def run(self) -> None:
@@ -60,7 +66,9 @@ class Publisher:
         existing = list(self.informer.objects.values())
         source = self._shares.source.name
         owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": ""}
-        for gpu in gpus:
+        held = [self._held(gpu, existing) for gpu in gpus]
+        self._holding = held != list(gpus)
+        for gpu in held:
             plan = plan_pool(node, gpu, existing, source=source, open_to_all=self._open_to_all, owner=owner)
             if plan and not owner["uid"]:
                 # Read when it is needed: a node that was re-created has another uid (failure case C11).
@@ -73,3 +81,16 @@ class Publisher:
             await self._client.delete(RESOURCE_SLICE, name)
             log.info("withdrew slice %s", name)
         self._published = gpus
+
+    def _held(self, gpu: PhysicalGpu, existing: list[dict[str, Any]]) -> PhysicalGpu:
+        """The GPU as it is to be published: a taint stays until it has been healthy for a while.
+
+        The published taint is the memory of it, so a new agent waits anew instead of forgetting.
+        """
+        if gpu.health != "healthy":
+            self._healthy_since.pop(gpu.uuid, None)
+            return gpu
+        since = self._healthy_since.setdefault(gpu.uuid, time.monotonic())
+        if time.monotonic() - since >= self._taint_clear_s:
+            return gpu
+        return replace(gpu, health=published_health(self._shares.node, gpu, existing))

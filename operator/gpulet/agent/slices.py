@@ -10,14 +10,14 @@ from typing import Any
 from gpulet.agent.devices import NodeDevice, devices_of, pool_name
 from gpulet.api import names
 from gpulet.api.base import memory_quantity
-from gpulet.nvidia.source import PhysicalGpu
+from gpulet.nvidia.source import Health, PhysicalGpu
 
 _DEVICES_PER_SLICE = 64
 """The API's limit once a device consumes counters or has taints."""
 _MIN_MEMORY_MIB = 64
 _TAINT_KEY = f"{names.GROUP}/unhealthy"
 _OURS = {"attributes", "capacity", "counters"}
-_TAINT_EFFECTS = {"degraded": "NoSchedule", "lost": "NoExecute"}
+_TAINT_EFFECTS: dict[Health, str] = {"degraded": "NoSchedule", "lost": "NoExecute"}
 
 
 def pool_specs(node: str, gpu: PhysicalGpu, *, source: str, open_to_all: bool) -> list[dict[str, Any]]:
@@ -65,6 +65,14 @@ def plan_pool(
         }
         for name, spec in wanted.items()
     ]
+
+
+def published_health(node: str, gpu: PhysicalGpu, existing: Iterable[dict[str, Any]]) -> Health:
+    """What the GPU's published taints say of it."""
+    pool = pool_name(node, gpu)
+    devices = [d for s in existing if s["spec"]["pool"]["name"] == pool for d in s["spec"].get("devices") or ()]
+    values = {t.get("value") for d in devices for t in d.get("taints") or () if t["key"] == _TAINT_KEY}
+    return "lost" if "lost" in values else "degraded" if "degraded" in values else "healthy"
 
 
 def stale_slices(node: str, gpus: Iterable[PhysicalGpu], existing: Iterable[dict[str, Any]]) -> list[str]:
