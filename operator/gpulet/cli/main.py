@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+from gpulet.cli.commands import register
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+register(app)
 
 Spec = Annotated[str, typer.Argument(help="The program's specification as JSON (gpulet.api.workload).")]
 

@@ -1,0 +1,185 @@
+"""The commands for people: each has --help, -o json where a script may want it, and an exit code that tells.
+
+0: done, and as asked; 1: bad input, or no answer; 2: an answer that is a no (something does not fit, a request failed).
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+
+class Output(StrEnum):
+    """How results are written."""
+
+    table = "table"
+    json = "json"
+
+
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="Of the cluster; absent: the pod's own, $KUBECONFIG or ~/.kube/config.")
+]
+Format = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for scripts.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (plan, top, explain, map_, bench):
+        app.command(command.__name__.rstrip("_"))(command)
+
+
+def plan(
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Manifests: files or folders.")] = None,
+    fleet: Annotated[list[str] | None, typer.Option(metavar="PRODUCT=COUNT", help="GPUs to plan for.")] = None,
+    from_cluster: Annotated[bool, typer.Option(help="Start from what the cluster holds; PATH adds to it.")] = False,
+    output: Format = Output.table,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Say which shares the models need, on how few GPUs, and how few it can be at best. Changes nothing.
+
+    Exit code 0: all fit; 2: some do not.
+    """
+    from rich.console import Console
+
+    from gpulet.cli.fleet import FleetError
+    from gpulet.cli.live import view
+    from gpulet.cli.plan import InputError, as_json, ask, manifests, show
+
+    live = _answer(view(kubeconfig)) if from_cluster else None
+    try:
+        answer = ask(manifests(paths or []), fleet or [], live)
+    except (InputError, FleetError) as error:
+        _fail(error)
+    if output is Output.json:
+        _print_json(as_json(answer))
+    else:
+        show(answer, Console())
+    raise typer.Exit(0 if answer.all_fit else 2)
+
+
+def top(
+    once: Annotated[bool, typer.Option(help="Print the tables once.")] = False,
+    output: Format = Output.table,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show models, shares, profiles and tuning as they are now, until interrupted."""
+    from gpulet.cli.live import view
+    from gpulet.cli.top import run, snapshot
+
+    if output is Output.json:
+        _print_json(snapshot(_answer(view(kubeconfig)).world))
+        return
+    try:
+        _answer(run(kubeconfig, once=once))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def explain(
+    model: Annotated[str, typer.Argument(metavar="NAMESPACE/MODEL")],
+    output: Format = Output.table,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Say why a model has the shares it has, or why it has none."""
+    from gpulet.cli.explain import UnknownModelError, facts, find_model, text
+    from gpulet.cli.live import view
+
+    world = _answer(view(kubeconfig)).world
+    try:
+        found = facts(world, find_model(world, model))
+    except UnknownModelError as error:
+        _fail(error)
+    if output is Output.json:
+        _print_json(found)
+    else:
+        print("\n".join(text(found)))
+
+
+def map_(output: Format = Output.table, kubeconfig: Kubeconfig = None) -> None:
+    """Draw who sits where: one bar a device."""
+    from gpulet.cli.live import view
+    from gpulet.cli.map import placed, text
+
+    devices = placed(_answer(view(kubeconfig)).world)
+    if output is Output.json:
+        _print_json(devices)
+    else:
+        print("\n".join(text(devices)))
+
+
+def bench(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Of models: http://host:8000/v2/models/NAME.")],
+    rate: Annotated[list[float], typer.Option(help="Requests per second: one for all URLs, or one for each.")],
+    seconds: Annotated[float, typer.Option(help="How long requests are sent; at most 3600.")],
+    shape: Annotated[str | None, typer.Option(help="Of each input, such as 1,3,32,32; else its own.")] = None,
+    seed: Annotated[int, typer.Option(help="Of arrivals and of what is sent.")] = 0,
+    allow: Annotated[list[str] | None, typer.Option(metavar="CIDR", help="A private range that may be loaded.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until a request counts as failed.")] = 30.0,
+    output: Format = Output.table,
+) -> None:
+    """Send a bounded open-loop load to served models and report what came back.
+
+    Targets: loopback, Services of the cluster, and private ranges given with --allow. Exit code 2: requests failed.
+    """
+    from gpulet.cli import bench as load
+
+    try:
+        rates = rate * len(urls) if len(rate) == 1 else rate
+        if len(rates) != len(urls):
+            raise load.BenchError(f"--rate: {len(rate)} rates for {len(urls)} URLs: give one for all or one for each")
+        sizes = tuple(int(d) for d in shape.split(",")) if shape else None
+        targets = [load.Target(url.rstrip("/"), r, sizes) for url, r in zip(urls, rates, strict=True)]
+        allowed = [load.private_network(text) for text in allow or ()]
+        tallies = asyncio.run(
+            load.run(targets, seconds=seconds, seed=seed, allowed=allowed, timeout_s=timeout, progress=_load_progress)
+        )
+    except ValueError as error:
+        _fail(error)
+    reports = [load.report(t, tally, seconds=seconds) for t, tally in zip(targets, tallies, strict=True)]
+    if output is Output.json:
+        _print_json(reports)
+    else:
+        for found in reports:
+            print(_load_line(found))
+    raise typer.Exit(2 if any(found["errors"] for found in reports) else 0)
+
+
+def _load_progress(tallies: list[Any], elapsed_s: float) -> None:
+    sent, errors = sum(t.sent for t in tallies), sum(sum(t.errors.values()) for t in tallies)
+    print(f"{elapsed_s:4.0f} s: {sent} requests sent, {errors} failed", file=sys.stderr, flush=True)
+
+
+def _load_line(found: dict[str, Any]) -> str:
+    latency = found["latencyMilliseconds"]
+    return (
+        f"{found['model']}: {found['answered']} answered, {found['errors']} failed {found['errorKinds'] or ''}, "
+        f"{found['throughputPerSecond']}/s, mean {latency['mean']} ms, p50 {latency['p50']} ms, "
+        f"p99 {latency['p99']} ms, max {latency['max']} ms"
+    )
+
+
+def _answer(work: Coroutine[Any, Any, T]) -> T:
+    """Run it; a cluster that cannot be asked is one line and exit code 1."""
+    from gpulet.api.policy import PolicyError
+    from gpulet.kube.errors import KubeError
+
+    try:
+        return asyncio.run(work)
+    except (KubeError, PolicyError) as error:
+        _fail(error)
+
+
+def _fail(error: Exception) -> NoReturn:
+    print(f"error: {error}", file=sys.stderr)
+    raise typer.Exit(1)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
