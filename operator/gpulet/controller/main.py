@@ -86,7 +86,15 @@ async def _lead(
     settings.peering.standalone = True
     settings.posting.enabled = False
     tasks = list(
-        await kopf.spawn_tasks(registry=registry, settings=settings, clusterwide=True, standalone=True, stop_flag=stop)
+        await kopf.spawn_tasks(
+            registry=registry,
+            settings=settings,
+            clusterwide=True,
+            standalone=True,
+            stop_flag=stop,
+            # Its own choice would be the user's name, which user 65532 has not.
+            identity=lease.identity,
+        )
     )
     tasks += [
         asyncio.create_task(loop.run(), name="planning loop"),
