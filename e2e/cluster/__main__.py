@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable
 
 from e2e.cluster import images, local, node
-from e2e.cluster.binaries import ensure_binaries
 from e2e.cluster.commands import say
-from e2e.cluster.layout import Layout, find
+from e2e.cluster.providers import choose
 
 
 def main() -> None:
@@ -23,15 +22,15 @@ def main() -> None:
 
 
 def _up(arguments: argparse.Namespace) -> None:
-    print(local.up(arguments.name, say).kubeconfig)
+    print(choose(arguments.name).up(say))
 
 
 def _down(arguments: argparse.Namespace) -> None:
-    local.down(arguments.name, say)
+    choose(arguments.name).down(say)
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    cluster = _existing(arguments.name)
+    cluster = local.existing(arguments.name)
     facts = {
         "name": cluster.name,
         "slot": cluster.slot,
@@ -56,7 +55,7 @@ def _status(arguments: argparse.Namespace) -> None:
 
 
 def _kubeconfig(arguments: argparse.Namespace) -> None:
-    print(_existing(arguments.name).kubeconfig)
+    print(choose(arguments.name).kubeconfig())
 
 
 def _images(arguments: argparse.Namespace) -> None:
@@ -66,31 +65,20 @@ def _images(arguments: argparse.Namespace) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> None:
-    cluster = _existing(arguments.name)
-    binaries = ensure_binaries(say)
-    for short in arguments.image or [*images.FIXTURES, *images.buildable()]:
-        image = images.fixture_image(short, binaries) if short in images.FIXTURES else images.build(short, say)
-        made = images.load_into(list(cluster.nodes), [image], binaries)
-        say(f"{image.name}: {'imported on ' + str(len(made)) + ' nodes' if made else 'is there already'}")
+    choose(arguments.name).load(arguments.image, say)
 
 
 def _restart(arguments: argparse.Namespace) -> None:
-    local.restart(_existing(arguments.name), arguments.daemon, say)
+    local.restart(local.existing(arguments.name), arguments.daemon, say)
 
 
 def _exec(arguments: argparse.Namespace) -> None:
-    cluster = _existing(arguments.name)
+    cluster = local.existing(arguments.name)
     chosen = next((of for of in cluster.nodes if of.name == arguments.node), None)
     if chosen is None:
         raise SystemExit(f"{arguments.node}: no such node; there are {', '.join(of.name for of in cluster.nodes)}")
     command = [str(word) for word in node.inside(chosen, arguments.command)]
     os.execvp(command[0], command)
-
-
-def _existing(name: str) -> Layout:
-    if (cluster := find(name)) is None:
-        raise SystemExit(f"there is no cluster {name}: python -m e2e.cluster up --name {name}")
-    return cluster
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -53,9 +53,23 @@ def buildah(*arguments: str) -> str:
     return run([*_program(), *arguments], env={**os.environ, "BUILDAH_ISOLATION": "chroot"})
 
 
+def copy_out(name: str, target: str) -> None:
+    """Copy an image out of that storage; layers that the target has are not even read.
+
+    Uncompressed, as packing and unpacking takes longer than copying. buildah's own push packs whatever it is told.
+    """
+    storage = _storage()
+    source = f"containers-storage:[overlay@{storage}/root+{storage}/run]{name}"
+    run(["skopeo", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers", source, target])
+
+
 def _program() -> list[str | Path]:
-    storage = cache_root() / "buildah"
+    storage = _storage()
     return ["buildah", "--storage-driver", "overlay", "--root", storage / "root", "--runroot", storage / "run"]
+
+
+def _storage() -> Path:
+    return cache_root() / "buildah"
 
 
 def ensure_base(progress: Progress) -> None:

@@ -34,7 +34,7 @@ def wait_for_api_server(cluster: Layout, binaries: Path) -> None:
 
 def start_controllers(cluster: Layout, binaries: Path, pki: Path) -> None:
     """Start controller-manager and scheduler, if they do not run."""
-    manager = [binaries / "kube-controller-manager", *_controller_manager_flags(cluster, pki)]
+    manager: list[str | Path] = [binaries / "kube-controller-manager", *_controller_manager_flags(cluster, pki)]
     daemons.start(cluster, "kube-controller-manager", manager)
     daemons.start(cluster, "kube-scheduler", [binaries / "kube-scheduler", *_scheduler_flags(cluster, pki)])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from e2e.cluster import node as nodes
 from e2e.cluster import oci
-from e2e.cluster.base_image import BASE, buildah, ensure_base
+from e2e.cluster.base_image import BASE, buildah, copy_out, ensure_base
 from e2e.cluster.commands import Progress, run
 from e2e.cluster.layout import Node
 from e2e.cluster.packages import FOR_IMAGES, ensure_packages
@@ -47,16 +47,18 @@ def build(short: str, progress: Progress) -> oci.Image:
         ensure_base(progress)
         progress(f"building {image_name(short)}")
         _buildah_build(short)
-        # Uncompressed: packing and unpacking would take longer than copying.
-        buildah("push", "--quiet", "--disable-compression", image_name(short), f"oci:{store}:{short}")
+        copy_out(image_name(short), f"oci:{store}:{short}")
         image = oci.tagged(store, short, image_name(short))
         write_atomically(record, json.dumps({"key": key, "manifest": image.manifest}))
+        oci.drop_unused(store)
         return image
 
 
 def fixture_image(short: str, binaries: Path) -> oci.Image:
     """An image that holds one static program of go/fixtures and nothing else."""
-    return oci.write_image(_store(), image_name(short), {f"/{short}": binaries / short}, [f"/{short}"])
+    return oci.write_image(
+        cache_root() / "oci-fixtures", image_name(short), {f"/{short}": binaries / short}, [f"/{short}"]
+    )
 
 
 def load_into(targets: list[Node], images: list[oci.Image], binaries: Path) -> list[str]:
@@ -66,6 +68,7 @@ def load_into(targets: list[Node], images: list[oci.Image], binaries: Path) -> l
         for image in images:
             if _digest_on(node, image.name, binaries) != image.digest:
                 _import(node, image, binaries)
+                _drop_replaced(node, binaries)
                 made.append(f"{image.name} on {node.name}")
     return made
 
@@ -117,6 +120,16 @@ def _certificate_bundle() -> Path | None:
 def _digest_on(node: Node, name: str, binaries: Path) -> str | None:
     listed = run(nodes.ctr(node, binaries, "images", "list", f"name=={name}")).splitlines()[1:]
     return next((line.split()[2] for line in listed if line.split()[0] == name), None)
+
+
+def _drop_replaced(node: Node, binaries: Path) -> None:
+    """Forget images that have lost their name to a newer one; else every change of code would stay on the disk."""
+    listed = [line.split() for line in run(nodes.ctr(node, binaries, "images", "list")).splitlines()[1:]]
+    # The kubelet's view adds each image once more, under the digest of its configuration.
+    named = {words[2] for words in listed if not words[0].startswith("sha256:")}
+    replaced = [words[0] for words in listed if words[2] not in named]
+    if replaced:
+        run(nodes.ctr(node, binaries, "images", "remove", *replaced))
 
 
 def _import(node: Node, image: oci.Image, binaries: Path) -> None:

@@ -90,6 +90,16 @@ def _remove(cluster: Layout) -> None:
     shutil.rmtree(cluster.folder)
 
 
+def existing(name: str) -> Layout:
+    """The cluster of that name.
+
+    Raises SystemExit that says how to make it when there is none.
+    """
+    if (cluster := find(name)) is None:
+        raise SystemExit(f"there is no cluster {name}: python -m e2e.cluster up --name {name}")
+    return cluster
+
+
 def complete(cluster: Layout) -> bool:
     """Whether every process of the cluster runs."""
     return all(pid is not None for pid in processes(cluster).values())

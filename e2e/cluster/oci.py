@@ -10,10 +10,13 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import IO, Any
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
+# An image that was replaced stays this long.
+KEPT_S = 3600
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
@@ -50,6 +53,16 @@ def tagged(store: Path, tag: str, name: str) -> Image:
         if manifest.get("annotations", {}).get("org.opencontainers.image.ref.name") == tag:
             return Image(name, store, {key: manifest[key] for key in ("mediaType", "digest", "size")})
     raise KeyError(f"{store}: no image tagged {tag}")
+
+
+def drop_unused(store: Path) -> None:
+    """Delete blobs that no tagged image needs; young ones stay, somebody may be reading them."""
+    needed: set[Path] = set()
+    for manifest in json.loads((store / "index.json").read_text())["manifests"]:
+        needed.update(Image("", store, manifest).blobs().values())
+    for path in (store / "blobs/sha256").iterdir():
+        if path not in needed and path.stat().st_mtime < time() - KEPT_S:
+            path.unlink()
 
 
 def write_image(store: Path, name: str, files: Mapping[str, Path], entrypoint: list[str]) -> Image:

@@ -14,7 +14,7 @@ FOR_THE_CLUSTER = {
     "nft": "nftables",
     "ip": "iproute2",
 }
-FOR_IMAGES = {"mmdebstrap": "mmdebstrap", "buildah": "buildah"}
+FOR_IMAGES = {"mmdebstrap": "mmdebstrap", "buildah": "buildah", "skopeo": "skopeo"}
 
 
 def ensure_packages(programs: dict[str, str], progress: Progress) -> None:
