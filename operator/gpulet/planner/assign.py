@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulet.model.demand import Demand, ModelId
-from gpulet.model.device import Device, Gpu, Placement
+from gpulet.model.device import Device, Gpu
 from gpulet.model.plan import Problem, Slot
 from gpulet.planner.eligibility import Rules
-from gpulet.planner.layouts import fits_beside
+from gpulet.planner.layouts import Layout
 from gpulet.planner.packing import GpuKey, Packing, Room, key_of
 from gpulet.planner.throughput import Option
 
 Ways = Mapping[ModelId, Sequence[Option]]
 """The options of every model that has any."""
+
+
+Cuts = Mapping[GpuKey, Layout]
+"""GPUs that are to be cut, and how; all others are to be used whole."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,8 @@ class Fleet:
 
     allowed: Mapping[ModelId, tuple[Gpu, ...]]
     price: Mapping[GpuKey, float]
-    signature: Mapping[GpuKey, tuple[object, ...]]
-    """GPUs of equal signature are interchangeable while they are empty."""
+    signature: Mapping[GpuKey, tuple[str, int]]
+    """Node and sort: GPUs of equal sort are interchangeable while they are empty, but for their hosts."""
 
     @staticmethod
     def of(problem: Problem, rules: Rules) -> Fleet:
@@ -34,19 +39,21 @@ class Fleet:
         prices = dict(problem.policy.prices)
         occupied = {key_of(u.device) for u in problem.usages}
         refused = {key_of(d) for devices in rules.refused.values() for d in devices}
-        signature: dict[GpuKey, tuple[object, ...]] = {}
+        sorts: dict[tuple[object, ...], int] = {}
+        signature: dict[GpuKey, tuple[str, int]] = {}
         for gpu in gpus:
             key = key_of(gpu)
             users = tuple(m for m, found in allowed.items() if gpu in found)
             own = key if key in occupied or key in refused else ("", "")
-            signature[key] = (gpu.node, own, gpu.product, gpu.memory_mib, gpu.clients, gpu.compute_slices, gpu.whole)
-            signature[key] += (gpu.placements, gpu.simulated_millicores, users)
+            size = (gpu.product, gpu.memory_mib, gpu.clients, gpu.compute_slices, gpu.simulated_millicores)
+            sort = (own, size, gpu.whole, gpu.placements, users)
+            signature[key] = (gpu.node, sorts.setdefault(sort, len(sorts)))
         return Fleet(allowed, {key_of(g): prices.get(g.product, 1.0) for g in gpus}, signature)
 
 
 def cost_of(packing: Packing, fleet: Fleet) -> float:
     """Price of the GPUs that hold at least one slot."""
-    return sum(fleet.price[key_of(room.gpu)] for room in packing.open_rooms())
+    return math.fsum(fleet.price[key] for key in packing.open)  # fsum: the same in any order
 
 
 def slot_of(model: ModelId, option: Option, device: Device, demand: Demand, ordinal: int) -> Slot:
@@ -64,22 +71,35 @@ def slot_of(model: ModelId, option: Option, device: Device, demand: Demand, ordi
     )
 
 
-def place(packing: Packing, fleet: Fleet, model: ModelId, option: Option, *, closed: bool = False) -> bool:
+def place(
+    packing: Packing, fleet: Fleet, model: ModelId, option: Option, *, closed: bool = False, cuts: Cuts | None = None
+) -> bool:
     """Add replicas until the model has as many as the option asks for; all or none.
 
     ``closed``: open no GPU that is empty now.
     """
     mark = packing.mark()
-    while len(packing.slots[model]) < option.replicas:
-        slot = best_slot(packing, fleet, model, option, closed=closed)
-        if slot is None:
-            packing.back_to(mark)
-            return False
-        packing.add(slot)
+    if add_replicas(packing, fleet, model, option, closed=closed, cuts=cuts) < option.replicas:
+        packing.back_to(mark)
+        return False
     return True
 
 
-def best_slot(packing: Packing, fleet: Fleet, model: ModelId, option: Option, *, closed: bool = False) -> Slot | None:
+def add_replicas(
+    packing: Packing, fleet: Fleet, model: ModelId, option: Option, *, closed: bool = False, cuts: Cuts | None = None
+) -> int:
+    """Add replicas up to the option's number as far as there is room; how many the model has then."""
+    while len(packing.slots[model]) < option.replicas:
+        slot = best_slot(packing, fleet, model, option, closed=closed, cuts=cuts)
+        if slot is None:
+            break
+        packing.add(slot)
+    return len(packing.slots[model])
+
+
+def best_slot(
+    packing: Packing, fleet: Fleet, model: ModelId, option: Option, *, closed: bool = False, cuts: Cuts | None = None
+) -> Slot | None:
     """The best fitting device for one more replica: an open GPU before an empty one, then the tightest."""
     best: tuple[tuple[object, ...], Slot] | None = None
     tried: set[tuple[object, ...]] = set()
@@ -90,50 +110,44 @@ def best_slot(packing: Packing, fleet: Fleet, model: ModelId, option: Option, *,
         if gpu.product != option.product or (closed and not room.slots):
             continue
         if not room.slots:
-            if fleet.signature[key] in tried:
+            sort = (fleet.signature[key], cuts.get(key) if cuts is not None else None)
+            if sort in tried:
                 continue
-            tried.add(fleet.signature[key])
-        slot = _slot_on(packing, room, model, option)
-        if slot is None:
+            tried.add(sort)
+        found = _slot_on(packing, room, model, option, cuts)
+        if found is None:
             continue
-        rank = (0.0 if room.slots else fleet.price[key], key in own, *_tightness(packing, room, slot, option), key)
+        rank = (0.0 if room.slots else fleet.price[key], key in own, *found[0], key)
         if best is None or rank < best[0]:
-            best = rank, slot
+            best = rank, found[1]
     return best[1] if best else None
 
 
-def _slot_on(packing: Packing, room: Room, model: ModelId, option: Option) -> Slot | None:
-    demand = packing.demands[model]
+def _slot_on(
+    packing: Packing, room: Room, model: ModelId, option: Option, cuts: Cuts | None
+) -> tuple[tuple[float, float], Slot] | None:
+    """The best slot on one GPU, and what it leaves there."""
+    demand, key = packing.demands[model], key_of(room.gpu)
+    cut = cuts.get(key) if cuts is not None else None
     if not option.mig:
         device = Device(room.gpu.node, room.gpu.uuid)
         slot = slot_of(model, option, device, demand, _ordinal(packing, model, device))
-        return slot if packing.fits(slot) else None
-    starts = [p for p in room.gpu.placements if p.profile == option.mig]
-    for placement in sorted(starts, key=lambda p: (-_left(room, p), p.start)):
+        if cut is not None or not packing.fits(slot):
+            return None
+        return (float(room.percent - slot.compute_percent), float(room.memory_mib - slot.memory_mib)), slot
+    if room.used_whole or (cuts is not None and cut is None):
+        return None
+    for left, placement in room.starts_of(option.mig):
         device = Device(room.gpu.node, room.gpu.uuid, placement.profile, placement.start)
         slot = slot_of(model, option, device, demand, 0)
-        if packing.fits(slot):
-            return slot
+        if (cut is None or placement in cut) and packing.fits(slot):
+            return (float(left), 0.0), slot
     return None
 
 
 def _ordinal(packing: Packing, model: ModelId, device: Device) -> int:
     used = {slot.ordinal for slot in packing.slots[model] if slot.device == device}
     return next(n for n in range(len(used) + 1) if n not in used)
-
-
-def _left(room: Room, placement: Placement) -> int:
-    """Memory slices of all placements that stay possible: a start that spoils few others is the better one."""
-    taken = [*room.taken, placement]
-    return sum(p.size for p in room.gpu.placements if fits_beside(p, taken, room.gpu.compute_slices))
-
-
-def _tightness(packing: Packing, room: Room, slot: Slot, option: Option) -> tuple[float, ...]:
-    if slot.device.profile is None:
-        return (float(room.percent - slot.compute_percent), float(room.memory_mib - slot.memory_mib))
-    placement = packing.placement(slot.device)
-    assert placement is not None
-    return (float(_left(room, placement)), 0.0)
 
 
 def volume(option: Option, gpu: Gpu) -> float:

@@ -6,7 +6,6 @@ All quantities are integers (percent, MiB, clients, millicores): a boundary is m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +58,26 @@ class Room:
     whole_blocked: bool = False
     """Used by tuning, profiling or a MIG instance of someone else."""
     slots: int = 0
+    starts: dict[str, list[tuple[int, Placement]]] = field(default_factory=dict)
+    """Per MIG profile the possible placements, best first, as long as ``taken`` stays as it is."""
+
+    def starts_of(self, profile: str) -> list[tuple[int, Placement]]:
+        """Possible placements of a profile, each with the memory slices of all placements that stay possible beside it.
+
+        The start that spoils fewest others comes first (taking the lowest free one blocks larger profiles later).
+        """
+        if profile not in self.starts:
+            gpu = self.gpu
+            found = [
+                p for p in gpu.placements if p.profile == profile and fits_beside(p, self.taken, gpu.compute_slices)
+            ]
+            ranked = [(self._left(placement), placement) for placement in found]
+            self.starts[profile] = sorted(ranked, key=lambda pair: (-pair[0], pair[1].start))
+        return self.starts[profile]
+
+    def _left(self, placement: Placement) -> int:
+        taken = [*self.taken, placement]
+        return sum(p.size for p in self.gpu.placements if fits_beside(p, taken, self.gpu.compute_slices))
 
     @property
     def used_whole(self) -> bool:
@@ -106,6 +125,8 @@ class Packing:
             self.placements[key_of(gpu)] = {(p.profile, p.start): p for p in gpu.placements}
         self.hosts = {n.name: Host(n.free_cpu_millicores, n.free_memory_mib, n.free_pods) for n in problem.nodes}
         self.slots: dict[ModelId, list[Slot]] = defaultdict(list)
+        self.open: set[GpuKey] = set()
+        """GPUs that hold at least one slot."""
         self._journal: list[tuple[bool, Slot]] = []
         for usage in problem.usages:
             self._occupy(usage)
@@ -194,6 +215,10 @@ class Packing:
     def _change(self, slot: Slot, sign: int) -> None:
         room, demand = self.rooms[key_of(slot.device)], self.demands[slot.model]
         room.slots += sign
+        if room.slots:
+            self.open.add(key_of(room.gpu))
+        else:
+            self.open.discard(key_of(room.gpu))
         if slot.device.profile is None:
             room.percent -= sign * slot.compute_percent
             room.memory_mib -= sign * slot.memory_mib
@@ -203,11 +228,16 @@ class Packing:
             placement = self.placement(slot.device)
             assert placement is not None
             _toggle(room.taken, placement, sign)
+            room.starts.clear()
         cpu, memory_mib = self._host_needs(room.gpu, slot, demand)
         host = self.hosts[room.gpu.node]
         host.cpu_millicores -= sign * cpu
         host.memory_mib -= sign * memory_mib
         host.pods -= sign
+
+    def remove_all(self, model: ModelId) -> None:
+        for slot in tuple(self.slots[model]):
+            self.remove(slot)
 
     def mark(self) -> int:
         return len(self._journal)
@@ -221,10 +251,6 @@ class Packing:
             else:
                 self.add(slot)
             del self._journal[-2:]
-
-    def open_rooms(self) -> Iterator[Room]:
-        """GPUs that hold at least one slot."""
-        return (room for room in self.rooms.values() if room.slots)
 
     def all_slots(self) -> tuple[Slot, ...]:
         return tuple(sorted((s for found in self.slots.values() for s in found), key=slot_order))

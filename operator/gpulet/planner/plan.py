@@ -2,47 +2,109 @@
 
 from __future__ import annotations
 
-from gpulet.model.plan import Placed, Plan, Problem, Unplaced
-from gpulet.planner.assign import Fleet, by_size, insert, place
+import math
+from dataclasses import replace
+
+from gpulet.model.demand import Demand, ModelId
+from gpulet.model.plan import Placed, Plan, Problem, Slot
+from gpulet.planner import program
+from gpulet.planner.admit import admit
+from gpulet.planner.assign import Fleet, Ways
 from gpulet.planner.eligibility import Rules
-from gpulet.planner.keep import keep
-from gpulet.planner.packing import Packing
-from gpulet.planner.throughput import options_of, predicted_ms
+from gpulet.planner.explain import hopeless, left_out, why_this_share
+from gpulet.planner.keep import option_of_slot
+from gpulet.planner.packing import Packing, key_of, slot_order
+from gpulet.planner.search import Found, Search
+from gpulet.planner.throughput import Option, options_of, predicted_ms
+
+_BOUND_TOLERANCE = 1e-4
 
 
 def plan(problem: Problem) -> Plan:
+    """The cheapest set of shares that meets all demands, changing as little of ``problem.current`` as that allows.
+
+    Pure: the same problem, in whatever order, gives the same plan. Decision space of this version: one option (kind of
+    share, percent, batch, instances) per model, its rate split evenly over its replicas. Who does not fit is left out
+    by priority, and said why.
+    """
     rules = Rules.of(problem)
+    everyone = replace(problem, demands=tuple(sorted(problem.demands, key=lambda d: d.model)))
+    fleet = Fleet.of(everyone, rules)
+    unplaced = [u for d in everyone.demands if (u := hopeless(d, everyone, rules, fleet)) is not None]
+    out = {u.model for u in unplaced}
+    possible = replace(everyone, demands=tuple(d for d in everyone.demands if d.model not in out))
+    found, demands, cut_per_s = _placed_demands(possible, rules)
+    originals = {d.model: d for d in possible.demands}
+    for model, fits_per_s in cut_per_s.items():
+        unplaced.append(left_out(originals[model], possible, rules, found.slots, fits_per_s))
+    placed = tuple(_placed(d, found.slots, everyone) for d in demands)
+    gpus = len({key_of(slot.device) for slot in found.slots})
+    return Plan(
+        placed=placed,
+        unplaced=tuple(sorted(unplaced, key=lambda u: u.model)),
+        gpus=gpus,
+        lower_bound=_lower_bound(found, replace(problem, demands=demands), rules, gpus),
+        bound_kind=found.kind,
+        bound_covers=found.covers,
+        notes=_notes(found, problem),
+    )
+
+
+def _ways(problem: Problem) -> Ways:
+    return {d.model: options_of(d, problem.policy) for d in problem.demands}
+
+
+def _placed_demands(problem: Problem, rules: Rules) -> tuple[Found, tuple[Demand, ...], dict[ModelId, float]]:
+    """All models if they fit; else those that are admitted, with what was cut off the others."""
+    if not problem.demands:
+        return Found((), 0.0, 0.0), (), {}
+    found = Search(problem, rules, _ways(problem)).run()
+    if isinstance(found, Found):
+        return found, problem.demands, {}
+    admitted = admit(problem, rules, _ways(problem))
+    demands = tuple(d for _, d in sorted(admitted.demands.items()))
+    if not demands:
+        return Found((), 0.0, 0.0), (), admitted.cut_per_s
+    fewer = replace(problem, demands=demands)
+    found = Search(fewer, rules, _ways(fewer)).run()
+    if isinstance(found, Found):
+        return found, demands, admitted.cut_per_s
+    slots = admitted.slots
+    return Found(slots, math.inf, 0.0), demands, admitted.cut_per_s
+
+
+def _placed(demand: Demand, slots: tuple[Slot, ...], problem: Problem) -> Placed:
+    own = tuple(sorted((s for s in slots if s.model == demand.model), key=slot_order))
+    product = next(g.product for g in problem.gpus if key_of(g) == key_of(own[0].device))
+    option = option_of_slot(own[0], demand, product, problem.policy)
+    assert isinstance(option, Option)
+    latency_ms = predicted_ms(option, demand, problem.policy.latency_rule, replicas=len(own))
+    reason = why_this_share(option, demand, replicas=len(own), predicted_ms=latency_ms)
+    return Placed(demand.model, own, latency_ms, len(own) * option.replica_per_s, reason)
+
+
+def _lower_bound(found: Found, problem: Problem, rules: Rules, gpus: int) -> int:
+    """Fewest GPUs of any plan of the same demands. With prices, a bound on the cost says nothing about the number."""
     fleet = Fleet.of(problem, rules)
-    ways = {d.model: options_of(d, problem.policy) for d in problem.demands}
-    packing = Packing(problem, rules)
-    kept = dict(keep(packing, problem, fleet))
-    unplaced = []
-    for model in by_size(ways, fleet, ways):
-        if model in kept and place(packing, fleet, model, kept[model]):
-            continue
-        for slot in tuple(packing.slots[model]):
-            packing.remove(slot)
-        kept.pop(model, None)
-        if not insert(packing, fleet, model, ways[model]):
-            unplaced.append(Unplaced(model, "NoDevice", "no room"))
-    placed = []
-    for demand in sorted(problem.demands, key=lambda d: d.model):
-        slots = tuple(packing.slots[demand.model])
-        if slots:
-            option = kept.get(demand.model) or next(
-                o
-                for o in ways[demand.model]
-                if (o.batch, o.percent, o.instances) == (slots[0].batch, slots[0].compute_percent, slots[0].instances)
+    if not problem.demands:
+        return 0
+    if set(fleet.price.values()) == {1.0} and math.isfinite(found.cost):
+        bound = found.bound
+    else:
+        bound = program.choose(problem, Packing(problem, rules), fleet, _ways(problem), unit_price=True).bound
+    return min(gpus, math.ceil(bound - _BOUND_TOLERANCE))
+
+
+def _notes(found: Found, problem: Problem) -> tuple[str, ...]:
+    notes = []
+    if problem.policy.prices and math.isfinite(found.cost):
+        notes.append(f"price {found.cost:g}, proven to be at least {found.bound:g}")
+    busy = {key_of(slot.device) for slot in found.slots} | {key_of(usage.device) for usage in problem.usages}
+    for product in sorted({g.product for g in problem.gpus}):
+        empty = sum(g.product == product and g.schedulable and key_of(g) not in busy for g in problem.gpus)
+        if empty < problem.policy.transition_reserve:
+            reserve = problem.policy.transition_reserve
+            notes.append(
+                f"{empty} empty {product} left, transitionReserve asks for {reserve}: changes may have to break first"
             )
-            n = len(slots)
-            placed.append(
-                Placed(
-                    demand.model,
-                    slots,
-                    predicted_ms(option, demand, problem.policy.latency_rule, replicas=n),
-                    n * option.replica_per_s,
-                    "",
-                )
-            )
-    gpus = sum(1 for _ in packing.open_rooms())
-    return Plan(tuple(placed), tuple(unplaced), gpus, min(1, gpus), "volume")
+    return tuple(notes)
