@@ -36,7 +36,9 @@ def model_file(source: ModelSource) -> ModelFile:
     scheme, rest = source.uri.split("://", 1)
     if scheme == "configmap":
         name, key = rest.split("/", 1)
-        return ModelFile({"configMap": {"name": name, "items": [{"key": key, "path": key}]}}, key)
+        # Optional: a pod that starts can say what is missing; one that waits for its volume says nothing.
+        volume = {"configMap": {"name": name, "items": [{"key": key, "path": key}], "optional": True}}
+        return ModelFile(volume, key)
     if scheme == "pvc":
         claim, path = rest.split("/", 1)
         return ModelFile({"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}, path, claim)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import secrets
@@ -106,8 +107,15 @@ async def _lead(
 
 
 def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
-    """The pod's service account, else the kubeconfig: the same order as our own client."""
-    return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+    """The pod's service account, else the kubeconfig: the same order as our own client, and the same address.
+
+    kopf would ask the DNS for the API server; the environment names it on clusters without one, too.
+    """
+    info = kopf.login_with_service_account(**arguments)
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if info is not None and host:
+        return dataclasses.replace(info, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
+    return info or kopf.login_with_kubeconfig(**arguments)
 
 
 def _waker(cache: Cache) -> Callable[..., Awaitable[None]]:
