@@ -232,6 +232,8 @@ def profiling_pod(
         volumes=[mount_model(server, probe.model, file)],
     )
     body["initContainers"] = [server]
+    # Nobody else calls it: there is nothing to drain.
+    body["terminationGracePeriodSeconds"] = 5
     return gpulet_pod(
         gpulet,
         body,
