@@ -51,6 +51,17 @@ def test_what_is_published(part: NodePart) -> None:
     assert len({frozenset(d["attributes"]) for d in devices}) == 1
 
 
+def _pid(tenant: Tenant, name: str) -> int:
+    """Of the client's process, on the machine."""
+    (status,) = tenant.pod(name)["status"]["containerStatuses"]
+    container = status["containerID"].removeprefix("containerd://")
+    return min(int(p.name) for p in Path("/proc").glob("[1-9]*") if _in_container(p, container))
+
+
+def _shm(pid: int) -> int:
+    return Path(f"/proc/{pid}/root/dev/shm").stat().st_dev
+
+
 def test_two_shares_run_together_and_a_third_waits_until_one_goes(tenant: Tenant) -> None:
     tenant.share("forty", percent=40)
     tenant.share("fifty", percent=50, user=1001)
@@ -58,7 +69,10 @@ def test_two_shares_run_together_and_a_third_waits_until_one_goes(tenant: Tenant
         tenant.wait_running(name)
         tenant.wait_enforced(name, "True", "CPUQuota")
         assert tenant.conditions(name)["Ready"] == ("True", "Prepared")
-    assert len(tenant.part.daemons("node1")) == 1, "one daemon for one device"
+    part = tenant.part
+    assert len(part.daemons("node1")) == 1, "one daemon for one device"
+    seen = [_shm(pid) for pid in (*part.daemons("node1").values(), _pid(tenant, "forty"), _pid(tenant, "fifty"))]
+    assert len(set(seen)) == 1, "daemon and clients share one /dev/shm"
     tenant.share("twenty", percent=20, user=1000)
     assert "cannot allocate all claims" in tenant.unschedulable("twenty")
     tenant.delete("forty")

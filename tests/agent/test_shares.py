@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -295,9 +296,10 @@ def test_each_devices_shm_is_a_tmpfs_of_its_own_and_goes_with_it(rig: Any) -> No
     shm = rig.daemons.folders(str(record.mps_uuid)).shm
     assert shm.is_mount()
     assert shm.stat().st_mode & 0o7777 == 0o1777, "clients run under other users than the daemon"
+    daemon = rig.daemons.running(record.mps_uuid)
+    assert Path(f"/proc/{daemon.pid}/root/dev/shm").stat().st_dev == shm.stat().st_dev, "the daemon sees the same"
     rig.prepare(rig.claim("c2", device="gpu-1"))
-    mounts = [line for line in open("/proc/self/mounts") if str(shm) in line]  # noqa: SIM115, PTH123
-    assert len(mounts) == 1, "never mounted twice"
+    assert Path("/proc/self/mounts").read_text().count(str(shm)) == 1, "never mounted twice"
     rig.unprepare("c1")
     rig.unprepare("c2")
     assert rig.leftovers() == []

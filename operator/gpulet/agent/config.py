@@ -37,9 +37,10 @@ class SimulatedGpus(_Part):
 class AgentConfig(_Part):
     """Every path may be changed; the defaults work on a kubelet with default paths."""
 
-    source: Literal["simulated"] = "simulated"
+    source: Literal["simulated", "nvml"] = "simulated"
+    """nvml: the GPUs that the driver shows."""
     gpus: list[SimulatedGpus] = []
-    """Of each node that ``nodes`` does not name; none is a valid number."""
+    """Simulated GPUs of each node that ``nodes`` does not name; none is a valid number."""
     nodes: dict[str, list[SimulatedGpus]] = {}
     open_to_all: bool = False
     """Any pod may claim a share through the DeviceClass shares.gpulet.dev."""

@@ -20,6 +20,7 @@ from gpulet.agent.watcher import Watcher
 from gpulet.kube.client import Client, load_configuration
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.simulated import SimulatedSource
+from gpulet.nvidia.source import DeviceError, DeviceSource
 
 log = logging.getLogger("gpulet.agent")
 
@@ -35,7 +36,7 @@ def main(config_path: Path) -> None:
         config, identity = load(config_path)
         self_test(config)
         shares = make_shares(config, identity)
-    except (ConfigurationError, ValueError) as error:
+    except (ConfigurationError, DeviceError, ValueError) as error:
         raise SystemExit(f"gpulet agent: {error}") from error
     asyncio.run(run(config, identity, shares))
 
@@ -72,14 +73,24 @@ def _test_mounting(folder: Path) -> None:
 
 
 def make_shares(config: AgentConfig, identity: Identity) -> Shares:
-    """The node's shares over its source of devices; raises ValueError for an unknown product."""
+    """The node's shares; raises ValueError for an unknown product, DeviceError without a driver."""
     state, node = config.state_directory, identity.node_name
-    gpus = [(g.product, g.mig, g.millicores) for g in config.gpus_of(node) for _ in range(g.count)]
-    source = SimulatedSource(node, gpus, state / "simulated.json", state / "faults.json")
+    source = _source(config, node)
     daemons = Daemons(
         config.mps_directory, source.name, mount_shm=config.shared_memory_tmpfs, proc=config.proc_directory
     )
     return Shares(node=node, source=source, daemons=daemons, state=state, cdi_folder=config.cdi_directory)
+
+
+def _source(config: AgentConfig, node: str) -> DeviceSource:
+    if config.source == "nvml":
+        # Only where it is used: it opens the driver's library.
+        from gpulet.nvidia.nvml import NvmlSource
+
+        return NvmlSource()
+    gpus = [(g.product, g.mig, g.millicores) for g in config.gpus_of(node) for _ in range(g.count)]
+    state = config.state_directory
+    return SimulatedSource(node, gpus, state / "simulated.json", state / "faults.json")
 
 
 async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from gpulet.agent import tmpfs
 from gpulet.agent.daemons import DaemonFolders, process_at
 from gpulet.agent.files import write_atomically
 from gpulet.nvidia.mps import SourceName, control_program, daemon_command, daemon_environment
@@ -104,9 +106,9 @@ class Runner:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    preexec_fn=_die_with_parent,
+                    preexec_fn=partial(_become_daemon, folders.shm),
                 )
-            except OSError as error:
+            except (OSError, subprocess.SubprocessError) as error:
                 _LOG.error("cannot start the MPS daemon of %s: %s", folders.uuid, error)
                 self._pause(daemon)
                 return
@@ -159,9 +161,11 @@ class Runner:
             os.truncate(log, 0)
 
 
-def _die_with_parent() -> None:
-    """A runner that is killed leaves no daemon that nobody supervises."""
+def _become_daemon(shm: Path) -> None:
+    """In the child: a runner that is killed leaves no daemon behind; /dev/shm is the one that the clients get."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if shm.is_mount():
+        tmpfs.see_as_dev_shm(shm)
 
 
 def _answers(control: Path) -> bool:

@@ -60,7 +60,7 @@ class Watcher:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._next_s())
             # Pods change in bursts; one look serves them all.
-            await asyncio.sleep(min(0.5, self._period_s))
+            await asyncio.sleep(min(1.0, self._period_s))
 
     def _next_s(self) -> float:
         now = datetime.now(UTC)
