@@ -38,7 +38,7 @@ def up(name: str, progress: Progress) -> Layout:
 
 
 def _start(cluster: Layout, binaries: Path, progress: Progress) -> None:
-    sysctls.save()
+    sysctls.save_and_raise()
     if network.address_is_in_use(cluster):
         raise SystemExit(f"10.99.{cluster.slot}.0/24 is routed elsewhere on this machine; remove that route")
     network.ensure_network(cluster)
@@ -56,7 +56,7 @@ def _start(cluster: Layout, binaries: Path, progress: Progress) -> None:
     controlplane.start_controllers(cluster, binaries, pki)
     _on_both(cluster, lambda of: node.start_kubelet(of, binaries, pki))
     volumes.ensure_volumes(cluster, binaries)
-    wait_until("both nodes to be Ready", lambda: _nodes_are_ready(cluster, binaries), 60)
+    wait_until("both nodes to be Ready", lambda: _nodes_come_up(cluster, binaries), 90)
     wait_until("service accounts", lambda: _has_default_service_account(cluster, binaries), 30)
 
 
@@ -119,6 +119,13 @@ def restart(cluster: Layout, daemon: str, progress: Progress) -> None:
     with locked(_lock(cluster.name)):
         daemons.stop(cluster, daemon)
     up(cluster.name, progress)
+
+
+def _nodes_come_up(cluster: Layout, binaries: Path) -> bool:
+    for name, pid in processes(cluster).items():
+        if pid is None:
+            raise RuntimeError(f"{name} ended at once: {daemons.last_words(cluster, name)}")
+    return _nodes_are_ready(cluster, binaries)
 
 
 def _nodes_are_ready(cluster: Layout, binaries: Path) -> bool:

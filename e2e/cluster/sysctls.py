@@ -1,4 +1,4 @@
-"""Machine-wide sysctls that kubelets change: saved before the first cluster, put back after the last."""
+"""Machine-wide sysctls that clusters change: saved before the first cluster, put back after the last."""
 
 import json
 from pathlib import Path
@@ -14,14 +14,21 @@ CHANGED_BY_KUBELET = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
+# A cluster takes about 30 inotify instances; with the usual 128 the fourth one fails with "too many open files".
+RAISED = {"fs/inotify/max_user_instances": 1024}
 
 
-def save() -> None:
-    """Record the values of now, unless a cluster that runs has recorded them already."""
+def save_and_raise() -> None:
+    """Record the values of now, unless a cluster that runs has recorded them already, and raise what is too low."""
     with locked(cache_root() / "locks/sysctls"):
-        if not _record().exists():
-            values = {name: _file(name).read_text().strip() for name in CHANGED_BY_KUBELET if _file(name).exists()}
-            write_atomically(_record(), json.dumps(values))
+        names = [name for name in (*CHANGED_BY_KUBELET, *RAISED) if _file(name).exists()]
+        recorded = json.loads(_record().read_text()) if _record().exists() else {}
+        now = {name: _file(name).read_text().strip() for name in names if name not in recorded}
+        if now:
+            write_atomically(_record(), json.dumps(recorded | now))
+        for name, least in RAISED.items():
+            if name in names and int(_file(name).read_text()) < least:
+                _file(name).write_text(str(least))
 
 
 def restore_after_the_last() -> None:
