@@ -1,0 +1,1 @@
+"""Assertions about a cluster with Gpulet, for the tests of the demo and of single parts."""

@@ -1,0 +1,1 @@
+"""The demo: a cluster, Gpulet, models under load, a tuning job, and a table of what happened."""
