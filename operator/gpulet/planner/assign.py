@@ -14,6 +14,7 @@ from gpulet.planner.layouts import Layout
 from gpulet.planner.packing import GpuKey, Packing, Room, key_of
 from gpulet.planner.throughput import Option
 
+_EPSILON = 1e-9
 Ways = Mapping[ModelId, Sequence[Option]]
 """The options of every model that has any."""
 
@@ -130,6 +131,8 @@ def _slot_on(
     demand, key = packing.demands[model], key_of(room.gpu)
     cut = cuts.get(key) if cuts is not None else None
     if not option.mig:
+        if room.taken or option.percent > room.percent:
+            return None
         device = Device(room.gpu.node, room.gpu.uuid)
         slot = slot_of(model, option, device, demand, _ordinal(packing, model, device))
         if cut is not None or not packing.fits(slot):
@@ -163,22 +166,30 @@ def volume(option: Option, gpu: Gpu) -> float:
 def insert(packing: Packing, fleet: Fleet, model: ModelId, options: Sequence[Option], *, closed: bool = False) -> bool:
     """Place a model by the option that costs least, then takes least; False (and nothing changed) if none fits."""
     mark = packing.mark()
-    best: tuple[tuple[float, ...], int] | None = None
+    best: tuple[float, Option] | None = None
     before = cost_of(packing, fleet)
-    for index, option in enumerate(options):
-        gpu = next((g for g in fleet.allowed[model] if g.product == option.product), None)
-        if gpu is None or not place(packing, fleet, model, option, closed=closed):
+    for option in _smallest_first(fleet, model, options):
+        if not place(packing, fleet, model, option, closed=closed):
             continue
-        rank = (cost_of(packing, fleet) - before, volume(option, gpu) * fleet.price[key_of(gpu)], option.p99_ms)
+        added = cost_of(packing, fleet) - before
+        if added <= _EPSILON:
+            return True  # the smallest of those that cost nothing
         packing.back_to(mark)
-        if best is None or rank < best[0]:
-            best = rank, index
-    return best is not None and place(packing, fleet, model, options[best[1]], closed=closed)
+        if best is None or added < best[0] - _EPSILON:
+            best = added, option
+    return best is not None and place(packing, fleet, model, best[1], closed=closed)
 
 
-def insert_all(packing: Packing, fleet: Fleet, models: Iterable[ModelId], ways: Ways) -> list[ModelId]:
-    """Insert models in the given order; those that do not fit are returned."""
-    return [model for model in models if not insert(packing, fleet, model, ways[model])]
+def _smallest_first(fleet: Fleet, model: ModelId, options: Sequence[Option]) -> list[Option]:
+    """Options of GPUs that the model may use, by what they take of them, then by latency."""
+    gpus = {gpu.product: gpu for gpu in reversed(fleet.allowed[model])}
+    usable = [option for option in options if option.product in gpus]
+
+    def size(option: Option) -> tuple[float, float]:
+        gpu = gpus[option.product]
+        return (volume(option, gpu) * fleet.price[key_of(gpu)], option.p99_ms)
+
+    return sorted(usable, key=size)
 
 
 def by_size(models: Iterable[ModelId], fleet: Fleet, ways: Ways) -> list[ModelId]:

@@ -121,11 +121,12 @@ def _fastest(demand: Demand, points: list[ProfilePoint], policy: PlannerPolicy) 
         return unloaded_ms(policy.latency_rule, mean_ms, p99_ms)
 
     best = min(points, key=lambda p: (needed_ms(p), p.compute_percent))
+    least = f"{needed_ms(best):.3g} ms"
     where = f"MIG {best.mig}" if best.mig else f"{best.compute_percent} % of {best.product}"
     return (
-        f"slo.latencyMilliseconds {demand.latency_ms:g} is below the {needed_ms(best):.3g} ms that the fastest "
-        f"measured point needs (batch {best.batch} on {where}, p99 {best.p99_us / 1000:.3g} ms; a request waits for the running "
-        f"batch, then for its own): raise the objective to at least {needed_ms(best):.3g} ms, or tune the model"
+        f"slo.latencyMilliseconds {demand.latency_ms:g} is below the {least} that the fastest measured point needs "
+        f"(batch {best.batch} on {where}, p99 {best.p99_us / 1000:.3g} ms; a request waits for the running batch, "
+        f"then for its own): raise the objective to at least {least}, or tune the model"
     )
 
 
@@ -181,8 +182,8 @@ def _more_gpus(demand: Demand, problem: Problem, rules: Rules, placed: tuple[Slo
             best = number, product
     if best is None:
         return "lower its rate or its objective"
-    number = f"{best[0]} more GPU{'s' if best[0] > 1 else ''}"
-    return f"it needs {number} of {best[1]}, or fewer or lower-rated models beside it"
+    more = f"{best[0]} more GPU{'s' if best[0] > 1 else ''}"
+    return f"it needs {more} of {best[1]}, or fewer or lower-rated models beside it"
 
 
 _MOST_ADDED = 64
