@@ -8,7 +8,7 @@ import copy
 import itertools
 from typing import Any
 
-from gpulet.controller.actions import Action, Apply, Delete, Tell, Unroute, WriteStatus
+from gpulet.controller.actions import Action, Apply, Delete, Leave, Tell, Unroute, WriteStatus
 from gpulet.controller.read import read_world
 from gpulet.controller.world import Key, World
 
@@ -58,6 +58,9 @@ class Cluster:
                 case Unroute(key):
                     self.objects["Pod"][key]["metadata"]["labels"]["gpulet.dev/routed"] = "false"
                     self.writes.append(f"unroute {key[1]}")
+                case Leave(key):
+                    self.objects["Gpulet"][key]["metadata"]["labels"]["gpulet.dev/leaving"] = "true"
+                    self.writes.append(f"leave {key[1]}")
                 case WriteStatus(kind, key, status):
                     if key in self.objects[kind] and self.objects[kind][key].get("status") != status:
                         self.objects[kind][key]["status"] = status

@@ -1,5 +1,7 @@
 """Whole passes over a cluster in memory: from an applied model to a world at rest, and back to nothing."""
 
+import asyncio
+import copy
 import dataclasses
 import json
 from datetime import UTC, datetime
@@ -8,12 +10,10 @@ from typing import Any
 import pytest
 
 from gpulet.api.policy import Policy
-from gpulet.controller.decide import Pass, decide
-from gpulet.controller.demand import rate_to_plan
+from gpulet.controller.decide import decide
+from gpulet.controller.loop import Loop
 from gpulet.controller.observations import Observations
-from gpulet.controller.profiles import choose
-from gpulet.controller.snapshot import problem
-from gpulet.planner import plan
+from gpulet.metrics.exported import Exported
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
 
 NOW = datetime(2026, 12, 1, 12, 0, 0, tzinfo=UTC)
@@ -22,26 +22,34 @@ POLICY = Policy.model_validate(
 )
 
 
-def one_pass(cluster: Cluster, *, unrouted_for_s: dict[tuple[str, str], float] | None = None) -> None:
-    world = cluster.world()
-    choices = {key: choose(world, m) for key, m in world.models.items()}
-    rates = {
-        key: rate_to_plan(m, observed_per_s=None, previous_per_s=None, policy=POLICY) for key, m in world.models.items()
-    }
-    asked = problem(world, choices=choices, rates_per_s=rates, refusals=(), policy=POLICY)
-    known = Pass(world, POLICY, asked, plan(asked), choices, rates, Observations())
-    known = dataclasses.replace(known, unrouted_for_s=unrouted_for_s or {})
+class Memory:
+    """Stands where the API server, the caches and the executor are: a loop over a cluster in memory."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def objects(self) -> Any:
+        return copy.deepcopy(self._cluster.objects)
+
+    def observations(self) -> Observations:
+        return Observations()
+
+    def take_refusals(self) -> list[Any]:
+        return []
+
+
+async def one_pass(cluster: Cluster, *, drained: bool = True) -> None:
+    memory = Memory(cluster)
+    loop = Loop(memory, memory, memory, Exported())  # type: ignore[arg-type]
+    known = await loop._plan(POLICY)
+    if drained:
+        known = dataclasses.replace(known, unrouted_for_s={key: 60.0 for key in known.unrouted_for_s})
     cluster.carry_out(decide(known, now=NOW))
 
 
 def settle(cluster: Cluster, *, passes: int = 8) -> None:
     for _ in range(passes):
-        unrouted = {
-            key: 60.0
-            for key, pod in cluster.objects["Pod"].items()
-            if pod["metadata"]["labels"].get("gpulet.dev/routed") == "false"
-        }
-        one_pass(cluster, unrouted_for_s=unrouted)
+        asyncio.run(one_pass(cluster))
         cluster.kubelet()
 
 
@@ -228,3 +236,40 @@ def test_a_deleted_model_takes_everything_with_it(cluster: Cluster) -> None:
     settle(cluster)
     for kind in ("Gpulet", "Pod", "ResourceClaim", "Service"):
         assert not cluster.objects[kind], kind
+
+
+def test_a_replacement_comes_up_on_another_gpu_before_the_old_one_goes(cluster: Cluster) -> None:
+    """Make before break, where the old share's own GPU has no room for both."""
+    cluster.add(given_profile("p"))
+    cluster.add(inference_model("m", rate=40, slo_ms=60, profileRef={"name": "p"}))
+    settle(cluster)
+    (old,) = cluster.objects["Gpulet"].values()
+    assert old["spec"]["computePercent"] > 50
+    cluster.objects["InferenceModel"]["vision", "m"]["spec"]["model"]["uri"] = "configmap://m/other.onnx"
+    gaps = 0
+    for _ in range(12):
+        asyncio.run(one_pass(cluster))
+        ready = [p for p in cluster.objects["Pod"].values() if p.get("status", {}).get("conditions")]
+        gaps += not ready
+        cluster.kubelet()
+    assert gaps == 0
+    assert not any(e.reason == "BreakBeforeMake" for e in cluster.events)
+    (new,) = cluster.objects["Gpulet"].values()
+    assert new["metadata"]["name"] != old["metadata"]["name"]
+    cluster.writes.clear()
+    settle(cluster, passes=2)
+    assert cluster.writes == []
+
+
+def test_without_other_room_the_old_one_goes_first_and_an_event_says_so() -> None:
+    cluster = Cluster()
+    cluster.add(node("node1"))
+    cluster.add(whole_gpu_slice("node1", 0))
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=40, slo_ms=60, profileRef={"name": "p"}))
+    settle(cluster)
+    cluster.objects["InferenceModel"]["vision", "m"]["spec"]["model"]["uri"] = "configmap://m/other.onnx"
+    settle(cluster)
+    assert [e.reason for e in cluster.events] == ["BreakBeforeMake"]
+    assert condition(model, "Ready")["status"] == "True"
+    assert len(cluster.objects["Gpulet"]) == 1

@@ -30,6 +30,8 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "gpulet"
 # A pod is in its model's Service only while this is "true": make before break, drain before delete.
 LABEL_ROUTED: Final = f"{GROUP}/routed"
+# On a Gpulet that serves until its replacement does: its share counts as taken, and no plan keeps it.
+LABEL_LEAVING: Final = f"{GROUP}/leaving"
 
 ORIGIN_PLAN: Final = "plan"
 ORIGIN_MANUAL: Final = "manual"

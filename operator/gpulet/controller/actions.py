@@ -31,6 +31,13 @@ class Unroute:
 
 
 @dataclass(frozen=True)
+class Leave:
+    """Mark a Gpulet as one that goes when its replacement serves."""
+
+    key: Key
+
+
+@dataclass(frozen=True)
 class WriteStatus:
     """The whole status of an object of ours."""
 
@@ -49,4 +56,4 @@ class Tell:
     warning: bool = False
 
 
-Action = Apply | Delete | Unroute | WriteStatus | Tell
+Action = Apply | Delete | Unroute | Leave | WriteStatus | Tell

@@ -13,7 +13,7 @@ from gpulet.api import names
 from gpulet.api.policy import Policy
 from gpulet.build.gpulet import serving_gpulet
 from gpulet.controller import profiling, tuning
-from gpulet.controller.actions import Action, Apply, Delete, Tell, Unroute
+from gpulet.controller.actions import Action, Apply, Delete, Leave, Tell, Unroute
 from gpulet.controller.children import children
 from gpulet.controller.inventory import gpus
 from gpulet.controller.observations import Observations
@@ -45,13 +45,13 @@ class Pass:
 
 def decide(known: Pass, *, now: datetime) -> list[Action]:
     """What to do now; carrying it out and deciding again comes to rest in the planned world."""
-    desired = desired_gpulets(known)
-    scene = _scene(known, desired)
+    scene = scene_of(known)
     transition = steps(scene)
-    obsolete = frozenset(scene.serving - desired.keys())
+    obsolete = frozenset(scene.serving - scene.desired.keys())
     room = Room(known.problem, known.plan)
     actions: list[Action] = [Apply(manifest) for manifest in transition.create]
     actions += children(known.world, plan=known.plan, room=room, obsolete=obsolete, policy=known.policy)
+    actions += _leaving(known, scene, obsolete)
     actions += _removals(known, transition)
     actions += _wanted_profiles(known)
     for profile in _in_order(known.world.profiles):
@@ -97,17 +97,32 @@ def desired_gpulets(known: Pass) -> dict[Key, dict[str, Any]]:
     return result
 
 
-def _scene(known: Pass, desired: dict[Key, dict[str, Any]]) -> Scene:
+def scene_of(known: Pass) -> Scene:
+    """What exists and what is planned, for the transition."""
     existing = {k: g for k, g in known.world.gpulets.items() if g.metadata.deletion_timestamp is None}
     return Scene(
         gpus=gpus(known.world.slices.values()),
         existing=existing,
-        desired=desired,
+        desired=desired_gpulets(known),
         ready=frozenset(k for k in existing if pod_ready(known.world.pods.get(k))),
         unrouted_for_s=known.unrouted_for_s,
         planned_models=frozenset(p.model for p in known.plan.placed),
         serving=frozenset(k for k, g in existing.items() if g.spec.models and is_planned(g)),
     )
+
+
+def _leaving(known: Pass, scene: Scene, obsolete: frozenset[Key]) -> list[Action]:
+    """Marks what is being replaced, so that no later plan keeps it or counts on its room before it is gone.
+
+    A model that no longer fits keeps what it has while nobody needs the room: it is not marked.
+    """
+    actions: list[Action] = []
+    for key in sorted(obsolete):
+        gpulet = known.world.gpulets[key]
+        model = ModelId(key[0], (gpulet.spec.models or [])[0].name)
+        if model in scene.planned_models and names.LABEL_LEAVING not in gpulet.metadata.labels:
+            actions.append(Leave(key))
+    return actions
 
 
 def _removals(known: Pass, transition: Steps) -> list[Action]:

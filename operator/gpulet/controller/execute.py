@@ -5,13 +5,13 @@ import time
 from typing import Any, Protocol
 
 from gpulet.api import names
-from gpulet.controller.actions import Action, Apply, Delete, Tell, Unroute, WriteStatus
+from gpulet.controller.actions import Action, Apply, Delete, Leave, Tell, Unroute, WriteStatus
 from gpulet.controller.world import Key
 from gpulet.kube.client import Client
 from gpulet.kube.difference import holds
 from gpulet.kube.errors import ForbiddenError, KubeError
 from gpulet.kube.events import Events
-from gpulet.kube.kinds import POD, kind_named
+from gpulet.kube.kinds import GPULET, POD, Kind, kind_named
 from gpulet.model.demand import ModelId
 from gpulet.status.figures import settle
 
@@ -61,7 +61,9 @@ class Executor:
                 log.info("delete %s %s/%s: %s", kind, *key, reason)
                 await self._client.delete(kind_named(kind), key[1], key[0], uid=uid)
             case Unroute(key):
-                await self._unroute(key, seen)
+                await self._label(POD, key, names.LABEL_ROUTED, "false", seen)
+            case Leave(key):
+                await self._label(GPULET, key, names.LABEL_LEAVING, "true", seen)
             case WriteStatus(kind, key, status):
                 await self._write_status(kind, key, status, seen)
             case Tell(regarding, reason, message, warning):
@@ -75,13 +77,12 @@ class Executor:
         log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
         seen.learn(await self._client.apply(manifest))
 
-    async def _unroute(self, key: Key, seen: Seen) -> None:
-        pod = seen.get("Pod", key)
-        if pod is None or (pod["metadata"].get("labels") or {}).get(names.LABEL_ROUTED) == "false":
+    async def _label(self, kind: Kind, key: Key, label: str, value: str, seen: Seen) -> None:
+        raw = seen.get(kind.kind, key)
+        if raw is None or (raw["metadata"].get("labels") or {}).get(label) == value:
             return
-        log.info("unroute %s/%s", *key)
-        patch = {"metadata": {"labels": {names.LABEL_ROUTED: "false"}}}
-        seen.learn(await self._client.merge(POD, key[1], key[0], patch))
+        log.info("label %s %s/%s: %s=%s", kind.kind, *key, label, value)
+        seen.learn(await self._client.merge(kind, key[1], key[0], {"metadata": {"labels": {label: value}}}))
 
     async def _write_status(self, kind: str, key: Key, status: dict[str, Any], seen: Seen) -> None:
         current = seen.get(kind, key)

@@ -3,23 +3,23 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gpulet.api import names
 from gpulet.api.policy import Policy
 from gpulet.controller.cache import Cache
-from gpulet.controller.decide import Pass, decide
+from gpulet.controller.decide import Pass, decide, scene_of
 from gpulet.controller.demand import rate_to_plan
 from gpulet.controller.execute import Executor
 from gpulet.controller.observations import Observations
-from gpulet.controller.profiles import Choice, choose
+from gpulet.controller.profiles import choose
+from gpulet.controller.question import Question
 from gpulet.controller.read import read_world
 from gpulet.controller.refusals import Refusals
 from gpulet.controller.scraper import Scraper
-from gpulet.controller.snapshot import problem
 from gpulet.controller.statuses import seen
+from gpulet.controller.transition import steps
 from gpulet.controller.world import Key, World
 from gpulet.metrics.exported import Exported
 from gpulet.model.plan import Plan, Problem
@@ -32,6 +32,7 @@ log = logging.getLogger("gpulet.loop")
 _SETTLE_S = 0.3
 # A plan is made for a fresh snapshot at most so often; a cluster that changes faster is looked at again next pass.
 _TRIES = 3
+_REMEMBERED = 8
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Loop:
     leading: bool = False
     last_pass_s: float = field(default_factory=time.monotonic)
     """When the last pass was completed, for the probe."""
-    _planned: tuple[Problem, Plan] | None = None
+    _plans: dict[Problem, Plan] = field(default_factory=dict)
     _unrouted_since_s: dict[Key, float] = field(default_factory=dict)
     _refusals: Refusals | None = None
 
@@ -84,27 +85,61 @@ class Loop:
 
     async def _plan(self, policy: Policy) -> Pass:
         """A plan that still answers the question that a fresh snapshot asks."""
-        known = self._question(policy)
+        asked = self._question(policy)
         for _ in range(_TRIES):
-            question, plan = await self._answer(known, policy)
+            known = await self._gentlest(asked)
             fresh = self._question(policy)
-            settled = fresh.problem == known.problem
-            known = fresh
-            if settled:
+            if fresh.problem() == asked.problem():
+                return known
+            asked = fresh
+        return known
+
+    async def _gentlest(self, asked: Question) -> Pass:
+        """The plan that harms least among those that place most.
+
+        Tuning and profiling are asked to yield, and served replicas to go before their replacements come, only
+        where this lets more models be served.
+        """
+        best: Pass | None = None
+        for without in asked.sacrifices():
+            known = await self._solve(asked, asked.problem(without=without))
+            if best is None or len(known.plan.unplaced) < len(best.plan.unplaced):
+                best = known
+            if not best.plan.unplaced:
                 break
+        assert best is not None
+        return await self._beside(asked, best)
+
+    async def _beside(self, asked: Question, known: Pass) -> Pass:
+        """If new shares do not fit beside those they replace: a plan that puts them elsewhere, if there is one."""
+        scene = scene_of(known)
+        if not steps(scene).waiting:
+            return known
+        replaced = frozenset(scene.serving - scene.desired.keys()) | asked.leaving
+        other = await self._solve(asked, asked.problem(leaving=replaced))
+        if len(other.plan.unplaced) > len(known.plan.unplaced) or steps(scene_of(other)).waiting:
+            return known
+        return other
+
+    async def _solve(self, asked: Question, question: Problem) -> Pass:
+        """The same question is not thought over twice."""
+        plan = self._plans.get(question)
+        if plan is None:
+            plan = await asyncio.to_thread(make_plan, question)
+            self._plans = dict(list(self._plans.items())[-_REMEMBERED:]) | {question: plan}
         return Pass(
-            known.world,
-            policy,
+            asked.world,
+            asked.policy,
             question,
             plan,
-            known.choices,
-            known.rates_per_s,
-            known.observations,
-            unrouted_for_s=self._unrouted_for_s(known.world),
-            refused={r.model: r.reason for r in known.problem.refusals},
+            asked.choices,
+            asked.rates_per_s,
+            asked.observations,
+            unrouted_for_s=self._unrouted_for_s(asked.world),
+            refused={r.model: r.reason for r in question.refusals},
         )
 
-    def _question(self, policy: Policy) -> "_Question":
+    def _question(self, policy: Policy) -> Question:
         world = read_world(self.cache.objects())
         observations = self.scraper.observations()
         choices = {key: choose(world, model) for key, model in world.models.items()}
@@ -115,33 +150,7 @@ class Loop:
         for model, message in self.executor.take_refusals():
             self._refusals.mark(model, None, message, now_s=now_s)
         refusals = self._refusals.observe(world, now_s=now_s)
-        asked = problem(world, choices=choices, rates_per_s=rates, refusals=refusals, policy=policy)
-        return _Question(world, observations, choices, rates, asked)
-
-    async def _answer(self, known: "_Question", policy: Policy) -> tuple[Problem, Plan]:
-        """The plan beside tuning and profiling if all fit; else the plan in which these yield."""
-        plan = await self._solve(known.problem)
-        yielding = frozenset(
-            key for key, g in known.world.gpulets.items() if g.spec.tuning is not None or g.spec.profiling is not None
-        )
-        if not plan.unplaced or not yielding:
-            return known.problem, plan
-        alone = problem(
-            known.world,
-            choices=known.choices,
-            rates_per_s=known.rates_per_s,
-            refusals=known.problem.refusals,
-            policy=policy,
-            without=yielding,
-        )
-        without = await asyncio.to_thread(make_plan, alone)
-        return (alone, without) if len(without.unplaced) < len(plan.unplaced) else (known.problem, plan)
-
-    async def _solve(self, asked: Problem) -> Plan:
-        """The plan; the same question is not thought over twice."""
-        if self._planned is None or self._planned[0] != asked:
-            self._planned = (asked, await asyncio.to_thread(make_plan, asked))
-        return self._planned[1]
+        return Question(world, policy, observations, choices, rates, refusals)
 
     def _rate(self, world: World, key: Key, observations: Observations, policy: Policy) -> float:
         model = world.models[key]
@@ -162,12 +171,3 @@ class Loop:
         # A Gpulet without a pod has no traffic to drain.
         podless = {key: float("inf") for key in world.gpulets.keys() - world.pods.keys()}
         return podless | {key: now_s - since for key, since in self._unrouted_since_s.items()}
-
-
-@dataclass(frozen=True)
-class _Question:
-    world: World
-    observations: Observations
-    choices: Mapping[Key, Choice]
-    rates_per_s: Mapping[Key, float]
-    problem: Problem

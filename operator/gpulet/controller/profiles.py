@@ -39,7 +39,7 @@ def choose(world: World, model: InferenceModel) -> Choice:
     name = profile_name(model.metadata.name, artifact.uri, artifact.digest)
     measured = world.profiles.get((model.metadata.namespace, name))
     points = points_of(measured)
-    if not points:
+    if measured is None or not is_measured(measured) or not points:
         return Choice(own.source, own.profile, own.profiled, wanted_profile=own.wanted_profile or name, job=job)
     return Choice(
         source=ModelSource(uri=artifact.uri, format="tvm"),

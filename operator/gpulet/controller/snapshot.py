@@ -30,8 +30,14 @@ def problem(
     refusals: tuple[Refusal, ...],
     policy: Policy,
     without: frozenset[Key] = frozenset(),
+    leaving: frozenset[Key] = frozenset(),
 ) -> Problem:
-    """The planner's question. ``without``: Gpulets to plan as if they were gone (tuning and profiling yield)."""
+    """The planner's question.
+
+    ``leaving``: serving Gpulets that go when their replacements serve: until then their shares are taken.
+    ``without``: Gpulets to plan as if they were gone already (tuning and profiling that yield, or leaving ones for
+    whose replacements there is no other room).
+    """
     demands = []
     for key, model in sorted(world.models.items()):
         choice = choices[key]
@@ -42,8 +48,8 @@ def problem(
         gpus=gpus(world.slices.values()),
         nodes=nodes(world),
         demands=tuple(demands),
-        usages=usages(world, without=without),
-        current=current_slots(world, choices, policy),
+        usages=usages(world, leaving=leaving, without=without),
+        current=current_slots(world, leaving=leaving),
         refusals=refusals,
         policy=PlannerPolicy(
             interference_margin=policy.interference_margin,
@@ -87,16 +93,31 @@ def revision(model: InferenceModel, choice: Choice, policy: Policy) -> str:
     )
 
 
-def current_slots(world: World, choices: Mapping[Key, Choice], policy: Policy) -> tuple[Slot, ...]:
-    """Replicas that exist and may stay as they are: those of the present revision."""
-    slots = []
-    for gpulet in world.gpulets.values():
+def leaving_gpulets(world: World, choices: Mapping[Key, Choice], policy: Policy) -> frozenset[Key]:
+    """Serving Gpulets of our plan that are marked, or whose pod was built from what is no longer wanted."""
+    found = set()
+    for key, gpulet in world.gpulets.items():
         slot = slot_of(gpulet)
         if slot is None or not is_planned(gpulet) or gpulet.metadata.deletion_timestamp is not None:
             continue
-        key = (slot.model.namespace, slot.model.name)
-        model = world.models.get(key)
-        if model is not None and gpulet.metadata.annotations.get(REVISION) == revision(model, choices[key], policy):
+        owner = (slot.model.namespace, slot.model.name)
+        model = world.models.get(owner)
+        outdated = model is not None and gpulet.metadata.annotations.get(REVISION) != revision(
+            model, choices[owner], policy
+        )
+        if outdated or names.LABEL_LEAVING in gpulet.metadata.labels:
+            found.add(key)
+    return frozenset(found)
+
+
+def current_slots(world: World, *, leaving: frozenset[Key]) -> tuple[Slot, ...]:
+    """Replicas that exist and may stay as they are."""
+    slots = []
+    for key, gpulet in world.gpulets.items():
+        slot = slot_of(gpulet)
+        if slot is None or not is_planned(gpulet) or gpulet.metadata.deletion_timestamp is not None:
+            continue
+        if key not in leaving and (slot.model.namespace, slot.model.name) in world.models:
             slots.append(slot)
     return tuple(sorted(slots, key=_slot_key))
 
@@ -114,12 +135,14 @@ def _slot_key(slot: Slot) -> tuple[Any, ...]:
     )
 
 
-def usages(world: World, *, without: frozenset[Key] = frozenset()) -> tuple[Usage, ...]:
-    """Shares the plan must respect: manual and working Gpulets, and claims that no Gpulet of ours explains."""
+def usages(
+    world: World, *, leaving: frozenset[Key] = frozenset(), without: frozenset[Key] = frozenset()
+) -> tuple[Usage, ...]:
+    """Shares the plan must respect: manual, leaving and working Gpulets, and claims that no Gpulet of ours explains."""
     found = [
         _gpulet_usage(gpulet)
         for key, gpulet in world.gpulets.items()
-        if (gpulet.spec.models is None or not is_planned(gpulet)) and key not in without
+        if (gpulet.spec.models is None or not is_planned(gpulet) or key in leaving) and key not in without
     ]
     devices = _devices_by_name(world)
     for key, claim in world.claims.items():

@@ -25,6 +25,7 @@ from gpulet.controller.tuning_report import merge_report
 from gpulet.controller.world import World, deleting
 from gpulet.model.plan import Plan
 from gpulet.status.conditions import Fact, conditions, find, kstatus, no, unknown, yes
+from gpulet.status.figures import rounded
 from gpulet.status.gpulet import pod_ready, scheduling_refusal
 
 TUNABLE = ("onnx",)
@@ -239,10 +240,10 @@ def _succeed(job: TuningJob, start: Start, report: TuneReport, *, now: datetime)
         model_uri=start.source.uri,
     )
     latency = TuningLatency(
-        before_milliseconds=report.before_milliseconds,
-        untuned_milliseconds=report.untuned_milliseconds,
-        after_milliseconds=report.after_milliseconds,
-        onnx_runtime_milliseconds=report.onnx_runtime_milliseconds,
+        before_milliseconds=rounded(report.before_milliseconds),
+        untuned_milliseconds=rounded(report.untuned_milliseconds),
+        after_milliseconds=rounded(report.after_milliseconds),
+        onnx_runtime_milliseconds=rounded(report.onnx_runtime_milliseconds),
     )
     fact = yes("Succeeded", "Adopted" if report.adopted else "NotBetter", _verdict(report))
     actions = _status(
