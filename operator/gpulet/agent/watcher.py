@@ -81,7 +81,9 @@ class Watcher:
     async def look(self) -> None:
         """One look at everything; raises KubeError and the like, the next look makes good."""
         records = [r for r in await asyncio.to_thread(self._shares.store.all) if r.step == "ready"]
-        clients = await asyncio.to_thread(self._settle_and_list, {r.mps_uuid for r in records if r.mps_uuid})
+        uuids = {r.mps_uuid for r in records if r.mps_uuid}
+        restarted = {uuid for uuid in uuids if not self._shares.daemons.settled(uuid)}
+        clients = await asyncio.to_thread(self._settle_and_list, uuids)
         await asyncio.to_thread(self._terminate, clients)
         devices = await asyncio.to_thread(self._shares.devices)
         uses = pod_uses(self.pods.objects.values())
@@ -92,7 +94,8 @@ class Watcher:
             found = facts(
                 record,
                 source=self._shares.source.name,
-                settled=self._shares.daemons.settled(record.mps_uuid),
+                # Told once even if it is over already: the share's processes ended with their daemon.
+                settled=record.mps_uuid not in restarted,
                 clients=clients[record.mps_uuid],
                 uses=uses.get((record.namespace, record.name), []),
                 millicores=device.millicores if device else 0,
@@ -100,6 +103,8 @@ class Watcher:
             )
             if self._told.get(record.uid) != found:
                 await self._tell(record, found)
+        if restarted:
+            self.wake()
         self._told = {uid: told for uid, told in self._told.items() if uid in {r.uid for r in records}}
         self._terminated &= {uid for uid, _ in self._due()}
 
