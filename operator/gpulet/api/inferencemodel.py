@@ -65,13 +65,14 @@ class ModelSource(KubeModel):
 class LatencyObjective(KubeModel):
     """What the user promises to callers: this percentile of the latency is at most so many milliseconds."""
 
-    latency_milliseconds: Annotated[float, Field(ge=0.001, le=3_600_000)]
+    latency_milliseconds: Annotated[float, Field(gt=0, le=3_600_000)]
     """As the server measures it, queueing included; a decimal is allowed."""
     percentile: Annotated[float, Field(ge=50, lt=100)] = 99.0
     """Of the latency, from 50 to below 100."""
 
 
-Rate = Annotated[float, Field(ge=0.001, le=10_000_000)]
+# Above 0, not from 0.001: the API server compares a whole number with a bound as whole numbers, and 0 would pass.
+Rate = Annotated[float, Field(gt=0, le=10_000_000)]
 
 
 def _not_above(low: str, high: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Measure(KubeModel):
     batches: Annotated[
         list[Annotated[int, Field(ge=1, le=65536)]], Field(min_length=1, max_length=16, json_schema_extra=AS_SET)
     ]
-    seconds_per_point: Annotated[float, Field(ge=0.1, le=600)] = 5.0
+    seconds_per_point: Annotated[float, Field(gt=0, le=600)] = 5.0
     """How long one share and batch are loaded."""
 
 

@@ -132,11 +132,14 @@ class Client:
         """The same for the status subresource. ``manifest``: apiVersion, kind, metadata, status."""
         return await self._apply(manifest, subresource="/status", force=force)
 
-    async def create(self, manifest: Mapping[str, Any]) -> Raw:
-        """Raises ConflictError if the object exists."""
+    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Raw:
+        """Raises ConflictError if the object exists, InvalidError also for unknown fields."""
         kind = kind_of(dict(manifest))
         path = kind.path(manifest["metadata"].get("namespace"))
-        return await self._call("POST", path, query={"fieldManager": self._field_manager}, body=manifest)
+        query = {"fieldManager": self._field_manager, "fieldValidation": "Strict"}
+        if dry_run:
+            query["dryRun"] = "All"
+        return await self._call("POST", path, query=query, body=manifest)
 
     async def replace(self, manifest: Mapping[str, Any]) -> Raw:
         """PUT with the resourceVersion in ``manifest``; raises ConflictError if the object has moved on."""

@@ -1,0 +1,157 @@
+"""The four kinds at a real API server: what is refused and how, what is accepted and stays as it is."""
+
+import asyncio
+import copy
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from e2e.bad_objects import API, GPULET, JOB, MEASURED, MODEL, PROFILE, cases
+from e2e.cluster import local
+from e2e.cluster.commands import say
+from e2e.kubectl import Kubectl
+from gpulet.kube.client import Client, load_configuration
+from gpulet.kube.errors import InvalidError
+from gpulet.kube.kinds import GPULET as GPULET_KIND
+
+pytestmark = pytest.mark.timeout(240)
+ROOT = Path(__file__).parent.parent
+NAME = "api"
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Iterator[Kubectl]:
+    cluster = local.up(NAME, say)
+    made = Kubectl(cluster.kubeconfig)
+    made.run("apply", "--server-side", "-k", str(ROOT / "crds"))
+    made.run("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    yield made
+    if not os.environ.get("GPULET_E2E_KEEP"):
+        local.down(NAME, say)
+
+
+@pytest_asyncio.fixture
+async def client(kubectl: Kubectl) -> AsyncIterator[Client]:
+    async with Client(await load_configuration(kubectl.kubeconfig)) as made:
+        yield made
+
+
+async def test_a_hundred_bad_objects_are_refused_with_the_field_named(client: Client) -> None:
+    """Failure cases G1, G2, G3, G5, G9, B6, B13, K5, K6."""
+    wrong = []
+
+    async def ask(title: str, manifest: dict[str, Any], field: str) -> None:
+        try:
+            await client.create(manifest, dry_run=True)
+        except InvalidError as error:
+            if field not in str(error):
+                wrong.append(f"{title}: the message does not name {field}: {error}")
+        else:
+            wrong.append(f"{title}: accepted")
+
+    asked = cases()
+    assert len(asked) >= 100
+    await asyncio.gather(*(ask(*case) for case in asked))
+    assert not wrong, "\n".join(wrong)
+
+
+def good() -> list[tuple[str, dict[str, Any]]]:
+    """Objects a user may write, the smallest and the fullest."""
+    full = {
+        "load": {"minRequestsPerSecond": 1, "maxRequestsPerSecond": 500.5},
+        "sharing": {"mode": "Auto", "isolation": "None"},
+        "products": ["NVIDIA-A100-SXM4-80GB"],
+        "priority": -5,
+        "profileRef": {"name": "p"},
+        "tuning": {"trials": 100},
+        "podTemplate": {
+            "labels": {"team": "vision"},
+            "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "cpu": "500m",
+            "memory": "2Gi",
+            "environment": [{"name": "LOG_LEVEL", "value": "debug"}],
+        },
+    }
+    return [
+        ("InferenceModel", MODEL),
+        ("InferenceModel", MODEL | full),
+        ("InferenceModel", MODEL | {"slo": {"latencyMilliseconds": 0.5, "percentile": 99.9}}),
+        ("InferenceModel", MODEL | {"load": {"requestsPerSecond": 0.1}}),
+        ("InferenceModel", MODEL | {"sharing": {"mode": "Exclusive"}}),
+        *(("InferenceModel", MODEL | {"model": {"uri": uri, "format": "onnx"}}) for uri in _URIS),
+        ("TuningJob", JOB),
+        ("TuningJob", JOB | {"batch": 4, "computePercent": 50, "parallelism": {"clients": 2, "servers": "Auto"}}),
+        ("TuningJob", JOB | {"batch": "Auto", "computePercent": "Auto", "suspend": True}),
+        ("ModelProfile", PROFILE),
+        ("ModelProfile", MEASURED),
+        ("Gpulet", GPULET),
+        ("Gpulet", GPULET | {"device": GPULET["device"] | {"mig": {"profile": "3g.40gb", "start": 4}}}),
+    ]
+
+
+_URIS = (
+    "oci://registry.example.com/models/resnet50@sha256:" + "0" * 64,
+    "pvc://store/models/resnet50.onnx",
+    "s3://bucket/key.onnx",
+    "https://example.com/model.onnx",
+)
+
+
+async def test_good_objects_are_accepted_and_a_second_apply_changes_nothing(client: Client) -> None:
+    """Failure case I1: apply, get, apply again: same generation, same resourceVersion."""
+    for number, (kind, spec) in enumerate(good()):
+        manifest = {
+            "apiVersion": API,
+            "kind": kind,
+            "metadata": {"name": f"good-{number}", "namespace": "default"},
+            "spec": copy.deepcopy(spec),
+        }
+        first = await client.apply(manifest)
+        second = await client.apply(manifest)
+        assert second["metadata"]["generation"] == first["metadata"]["generation"] == 1, manifest
+        assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], manifest
+
+
+async def test_a_gpulet_s_spec_never_changes(client: Client) -> None:
+    manifest = {
+        "apiVersion": API,
+        "kind": "Gpulet",
+        "metadata": {"name": "fixed", "namespace": "default"},
+        "spec": copy.deepcopy(GPULET),
+    }
+    await client.apply(manifest)
+    with pytest.raises(InvalidError, match=r"(?i)immutable"):
+        await client.merge(GPULET_KIND, "fixed", "default", {"spec": {"computePercent": 50}})
+
+
+async def test_status_conditions_are_merged_by_type(client: Client, kubectl: Kubectl) -> None:
+    crds = kubectl.list("crd")
+    for crd in (c for c in crds if c["spec"]["group"] == "gpulet.dev"):
+        (version,) = crd["spec"]["versions"]
+        status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        assert status["conditions"]["x-kubernetes-list-type"] == "map"
+        assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
+        assert version["subresources"] == {"status": {}}
+        assert crd["spec"]["names"]["categories"] == ["gpulet"]
+        assert len(yaml.safe_dump(crd)) < 262_144, "failure case I6"
+        assert "x-kubernetes-preserve-unknown-fields" not in str(version["schema"]), "failure case I7"
+
+
+def test_all_manifests_are_accepted(kubectl: Kubectl) -> None:
+    """Every object of the overlay, as kustomize renders it; nothing empty in it (failure case I9)."""
+    rendered = kubectl.run("kustomize", str(ROOT / "manifests" / "overlays" / "demo"))
+    for manifest in yaml.safe_load_all(rendered):
+        assert not _empties(manifest), manifest["metadata"]["name"]
+    kubectl.run("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=rendered)
+
+
+def _empties(value: Any) -> bool:
+    if isinstance(value, dict):
+        # An emptyDir without limits is written as {} by everybody.
+        return any((v in ({}, []) and k != "emptyDir") or _empties(v) for k, v in value.items())
+    return isinstance(value, list) and any(_empties(v) for v in value)
