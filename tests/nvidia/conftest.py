@@ -14,21 +14,27 @@ import pytest
 from gpulet.nvidia.mps import MpsControl, control_program
 
 _CACHE = Path(tempfile.gettempdir()) / "gpulet-test-cache" / "nvidia-cuda-mps"
-_SOURCES = """Types: deb
-URIs: http://deb.debian.org/debian
-Suites: bookworm
-Components: non-free
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-"""
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+def _non_free_source() -> str | None:
+    """The machine's own Debian mirror with the component non-free; None where it has none."""
+    wanted = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)"
+    listed = ["apt-get", "indextargets", "--format", wanted, "Created-By: Packages", "Component: main"]
+    targets = subprocess.run(listed, capture_output=True, text=True, timeout=20, check=False).stdout.split()
+    for uri, release, _ in (target.split("|") for target in targets):
+        if "-" not in release and "debian" in uri:
+            return f"Types: deb\nURIs: {uri}\nSuites: {release}\nComponents: non-free\nSigned-By: {_KEYRING}\n"
+    return None
 
 
 def _real_program() -> Path | None:
     """NVIDIA's control program (proprietary, so fetched at test time and never stored with the code)."""
     binary = _CACHE / "usr/bin/nvidia-cuda-mps-control"
-    if not binary.exists() and shutil.which("apt-get"):
+    if not binary.exists() and shutil.which("apt-get") and (source := _non_free_source()):
         work = _CACHE.with_name("apt")
         (work / "lists/partial").mkdir(parents=True, exist_ok=True)
-        (work / "non-free.sources").write_text(_SOURCES)
+        (work / "non-free.sources").write_text(source)
         places = {"Dir::Etc::sourcelist": work / "non-free.sources", "Dir::Etc::sourceparts": "/dev/null"}
         places |= {"Dir::State::lists": work / "lists", "Dir::Cache": work / "cache"}
         apt = ["apt-get", "-qq", *(x for k, v in places.items() for x in ("-o", f"{k}={v}"))]
