@@ -1,0 +1,114 @@
+"""Leader election: two never lead together, and a lost Lease ends the leader."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gpulet.kube.errors import ConflictError, NotFoundError, UnavailableError
+from gpulet.kube.lease import LeadershipLostError, Lease
+
+
+class LeaseServer:
+    """One Lease with the API server's rules: resourceVersion checked on replace, create once, and outages."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.version = 0
+        self.down = False
+
+    def _up(self) -> None:
+        if self.down:
+            raise UnavailableError("connection refused")
+
+    def _stored(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        self.version += 1
+        self.lease = manifest | {"metadata": manifest["metadata"] | {"resourceVersion": str(self.version)}}
+        return self.lease
+
+    async def get(self, *_: Any) -> dict[str, Any]:
+        self._up()
+        if self.lease is None:
+            raise NotFoundError("no lease")
+        return self.lease
+
+    async def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        self._up()
+        if self.lease is not None:
+            raise ConflictError("exists")
+        return self._stored(manifest)
+
+    async def replace(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        self._up()
+        assert self.lease is not None
+        if manifest["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            raise ConflictError("moved on")
+        return self._stored(manifest)
+
+
+def candidate(server: LeaseServer, name: str) -> Lease:
+    return Lease(server, "ns", "l", name, duration_s=0.6, renew_deadline_s=0.3, retry_s=0.05)  # type: ignore[arg-type]
+
+
+async def test_the_second_waits_until_the_first_hands_over() -> None:
+    server = LeaseServer()
+    first, second = candidate(server, "a"), candidate(server, "b")
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
+    waiting = asyncio.create_task(second.acquire())
+    await asyncio.sleep(1.0)
+    assert not waiting.done()
+    holding.cancel()
+    await first.release()
+    await asyncio.wait_for(waiting, 0.5)
+    assert server.lease is not None and server.lease["spec"]["holderIdentity"] == "b"
+    assert server.lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_leader_that_died_is_succeeded_after_the_duration() -> None:
+    server = LeaseServer()
+    await candidate(server, "a").acquire()
+    second = candidate(server, "b")
+    started = asyncio.get_running_loop().time()
+    await asyncio.wait_for(second.acquire(), 3)
+    assert asyncio.get_running_loop().time() - started >= 0.5
+
+
+async def test_a_leader_that_cannot_renew_ends_before_another_may_lead() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a")
+    await first.acquire()
+    server.down = True
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(LeadershipLostError):
+        await first.hold()
+    assert asyncio.get_running_loop().time() - started < first.duration_s
+
+
+async def test_a_deposed_leader_ends_at_once() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a")
+    await first.acquire()
+    assert server.lease is not None
+    server._stored(server.lease | {"spec": server.lease["spec"] | {"holderIdentity": "thief"}})
+    with pytest.raises(LeadershipLostError, match="another"):
+        await asyncio.wait_for(first.hold(), 1)
+
+
+async def test_a_stranger_s_write_does_not_depose() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a")
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
+    assert server.lease is not None
+    server._stored(server.lease)
+    await asyncio.sleep(0.3)
+    assert not holding.done()
+    holding.cancel()
+
+
+async def test_times_have_six_digits() -> None:
+    server = LeaseServer()
+    await candidate(server, "a").acquire()
+    assert server.lease is not None
+    assert len(server.lease["spec"]["renewTime"].split(".")[1]) == 7
