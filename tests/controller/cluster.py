@@ -34,6 +34,8 @@ class Cluster:
         self.objects: dict[str, dict[Key, dict[str, Any]]] = {kind: {} for kind in KINDS}
         self.events: list[Tell] = []
         self.writes: list[str] = []
+        self.refusals: list[Any] = []
+        """What a quota said, once for each pass."""
         self._uid = itertools.count(1)
 
     def world(self) -> World:

@@ -14,6 +14,7 @@ from gpulet.controller.decide import decide
 from gpulet.controller.loop import Loop
 from gpulet.controller.observations import Observations
 from gpulet.metrics.exported import Exported
+from gpulet.model.demand import ModelId
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
 
 NOW = datetime(2026, 12, 1, 12, 0, 0, tzinfo=UTC)
@@ -35,7 +36,7 @@ class Memory:
         return Observations()
 
     def take_refusals(self) -> list[Any]:
-        return []
+        return self._cluster.refusals
 
 
 async def one_pass(cluster: Cluster, *, drained: bool = True) -> None:
@@ -273,3 +274,33 @@ def test_without_other_room_the_old_one_goes_first_and_an_event_says_so() -> Non
     assert [e.reason for e in cluster.events] == ["BreakBeforeMake"]
     assert condition(model, "Ready")["status"] == "True"
     assert len(cluster.objects["Gpulet"]) == 1
+
+
+def test_a_quota_s_words_are_in_the_status_of_the_model_it_refuses(cluster: Cluster) -> None:
+    cluster.add(given_profile("p"))
+    refused = cluster.add(inference_model("refused", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    good = cluster.add(inference_model("good", namespace="other", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    cluster.add(given_profile("p", namespace="other"))
+    cluster.refusals = [(ModelId("vision", "refused"), "pods is forbidden: exceeded quota: none")]
+    settle(cluster)
+    assert condition(refused, "Planned")["status"] == "False"
+    assert "exceeded quota" in condition(refused, "Planned")["message"]
+    assert condition(good, "Ready")["status"] == "True"
+
+
+def test_a_serving_pod_s_last_words_are_in_the_status_of_its_model(cluster: Cluster) -> None:
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    settle(cluster, passes=2)
+    (key,) = cluster.objects["Pod"]
+    error = json.dumps({"models": [], "runtime": "t", "runtimeVersion": "1", "error": "model m: m.onnx is missing"})
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    cluster.objects["Pod"][key]["status"] = {
+        "phase": "Running",
+        "containerStatuses": [
+            {"name": "server", "ready": False, "state": waiting, "lastState": {"terminated": {"message": error}}}
+        ],
+    }
+    asyncio.run(one_pass(cluster))
+    assert condition(model, "Serving")["reason"] == "ModelMissing"
+    assert condition(model, "Stalled")["status"] == "True"

@@ -11,12 +11,13 @@ from gpulet.api.gpulet import Gpulet
 from gpulet.api.inferencemodel import ModelSource
 from gpulet.api.modelprofile import ModelProfile, ModelProfileStatus, Point, ProfileKey
 from gpulet.api.policy import Policy
-from gpulet.api.workload import ProfileReport, ServeReport
+from gpulet.api.workload import ProfileReport
 from gpulet.build.gpulet import Share, profiling_gpulet, share_of
 from gpulet.build.names import short_hash
 from gpulet.build.source import UnsupportedSourceError, model_file
 from gpulet.controller.actions import Action, Apply, Delete, Tell, WriteStatus
 from gpulet.controller.room import Room
+from gpulet.controller.words import last_words
 from gpulet.controller.world import World, deleting
 from gpulet.status.conditions import Fact, conditions, find, kstatus, no, ready_from, yes
 from gpulet.status.gpulet import disrupted
@@ -110,11 +111,10 @@ def report_of(pod: dict[str, Any] | None) -> ProfileReport | None:
     """What an ended prober said; an end without a word is an error of its own. None while it runs."""
     if pod is None or deleting(pod) or disrupted(pod):
         return None
-    status = pod.get("status", {})
-    broken = _server_error(status)
+    broken = last_words(pod)
     if broken is not None:
         return _error(broken)
-    for container in status.get("containerStatuses") or ():
+    for container in pod.get("status", {}).get("containerStatuses") or ():
         ended = container.get("state", {}).get("terminated")
         if container["name"] != "prober" or ended is None:
             continue
@@ -122,20 +122,6 @@ def report_of(pod: dict[str, Any] | None) -> ProfileReport | None:
             return ProfileReport.model_validate(json.loads(ended.get("message") or ""))
         except (ValueError, ValidationError):
             return _error(f"the prober ended with code {ended.get('exitCode')} and no report: see its log")
-    return None
-
-
-def _server_error(status: dict[str, Any]) -> str | None:
-    """The server beside the prober reports a missing or broken model in its own termination message."""
-    for container in status.get("initContainerStatuses") or ():
-        for state in (container.get("state", {}), container.get("lastState", {})):
-            ended = state.get("terminated") or {}
-            try:
-                error = ServeReport.model_validate(json.loads(ended.get("message") or "")).error
-            except (ValueError, ValidationError):
-                continue
-            if error:
-                return error
     return None
 
 

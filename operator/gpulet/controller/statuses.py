@@ -15,6 +15,7 @@ from gpulet.build.service import model_url
 from gpulet.controller.actions import Action, WriteStatus
 from gpulet.controller.observations import Observations
 from gpulet.controller.profiles import Choice
+from gpulet.controller.words import last_words
 from gpulet.controller.world import Key, World, is_planned, key_of
 from gpulet.model.demand import ModelId
 from gpulet.model.plan import Placed, Plan, Unplaced
@@ -102,9 +103,11 @@ def _serving_error(known: Known, gpulets: list[Gpulet]) -> Fact | None:
     """A missing or broken model as the serving programs report it: over HTTP, or in their last words."""
     for gpulet in gpulets:
         report = known.observations.reports.get(gpulet.key)
-        if report is not None and report.error:
-            reason = "ModelMissing" if "missing" in report.error else "ModelBroken"
-            return no("Serving", reason, report.error)
+        error = report.error if report is not None else None
+        error = error or last_words(known.world.pods.get(gpulet.key))
+        if error:
+            reason = "ModelMissing" if "missing" in error else "ModelBroken"
+            return no("Serving", reason, error)
     if all(pod_ready(known.world.pods.get(g.key)) for g in gpulets):
         return None
     words = {waiting_reason(known.world.pods[g.key]) for g in gpulets if g.key in known.world.pods}

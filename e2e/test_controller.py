@@ -1,0 +1,226 @@
+"""The controller against a real scheduler that says no, with real kubelets and a real Triton."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cluster import local
+from e2e.cluster.commands import say
+from e2e.demo import install, models
+from e2e.kubectl import Kubectl
+
+pytestmark = pytest.mark.timeout(400)
+NAME, NAMESPACE = "ctl", "ctl"
+PRODUCT = "NVIDIA-A100-SXM4-80GB"
+
+
+@pytest.fixture(scope="module")
+def kubectl() -> Iterator[Kubectl]:
+    made = install.cluster(NAME, say)
+    install.gpulet(made, say)
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    made.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+    made.apply(models.config_map(NAMESPACE, "shelf"), profile())
+    yield made
+    if not os.environ.get("GPULET_E2E_KEEP"):
+        local.down(NAME, say)
+
+
+@pytest.fixture(autouse=True)
+def clean(kubectl: Kubectl) -> Iterator[None]:
+    """Each test leaves nothing: the last claim of the finished (failure cases F3, L9)."""
+    yield
+    for kind in ("inferencemodels.gpulet.dev", "tuningjobs.gpulet.dev", "pods", "resourceclaims"):
+        kubectl.run("-n", NAMESPACE, "delete", kind, "--all", "--wait=true")
+    install.eventually("every share to be gone", lambda: not shares(kubectl), timeout_s=60)
+
+
+def profile() -> dict[str, Any]:
+    """Latency of shelf's net at one share: the tests need a plan, not a good one."""
+    point = {
+        "product": PRODUCT,
+        "computePercent": 40,
+        "batch": 1,
+        "latencyMicroseconds": {"mean": 70_000, "p50": 70_000, "p99": 90_000},
+        "throughputPerSecond": 14,
+        "memoryMebibytes": 1024,
+    }
+    return {
+        "apiVersion": "gpulet.dev/v1alpha1",
+        "kind": "ModelProfile",
+        "metadata": {"name": "given", "namespace": NAMESPACE},
+        "spec": {"points": [point]},
+    }
+
+
+def model(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "gpulet.dev/v1alpha1",
+        "kind": "InferenceModel",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "model": {"uri": "configmap://model-shelf/model.onnx", "format": "onnx"},
+            "slo": {"latencyMilliseconds": 1000, "percentile": 90},
+            "load": {"requestsPerSecond": 1},
+            "profileRef": {"name": "given"},
+        }
+        | spec,
+    }
+
+
+def foreign_claim(name: str, node: str) -> list[dict[str, Any]]:
+    """An admin's own claim for a whole A100 of a node, and the pod that takes it."""
+    selector = (
+        f"device.attributes['gpulet.dev'].product == '{PRODUCT}' && device.attributes['gpulet.dev'].type == 'gpu'"
+    )
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "devices": {
+                "requests": [
+                    {
+                        "name": "gpu",
+                        "exactly": {
+                            "deviceClassName": "gpulet.dev",
+                            "selectors": [{"cel": {"expression": selector}}],
+                            "capacity": {"requests": {"computePercent": "100", "memory": "1Gi", "clients": "1"}},
+                        },
+                    }
+                ]
+            }
+        },
+    }
+    container = {
+        "name": "pause",
+        "image": "localhost/gpulet-operator:dev",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", "3600"],
+        "resources": {"claims": [{"name": "gpu"}]},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+            "containers": [container],
+        },
+    }
+    return [claim, pod]
+
+
+def shares(kubectl: Kubectl) -> list[dict[str, Any]]:
+    return kubectl.list("gpulets.gpulet.dev", "-n", NAMESPACE)
+
+
+def condition(kubectl: Kubectl, name: str, type_: str) -> dict[str, Any]:
+    found = kubectl.get("inferencemodels.gpulet.dev", name, NAMESPACE) or {}
+    for item in found.get("status", {}).get("conditions", ()):
+        if item["type"] == type_:
+            return dict(item)
+    return {"status": "absent", "reason": "", "message": ""}
+
+
+def ready(kubectl: Kubectl, name: str) -> bool:
+    return condition(kubectl, name, "Ready")["status"] == "True"
+
+
+def scheduler_pid() -> int:
+    return next(pid for n, pid in local.processes(local.existing(NAME)).items() if "scheduler" in n and pid)
+
+
+def test_a_claim_that_takes_the_share_first_sends_the_model_elsewhere(kubectl: Kubectl) -> None:
+    """The scheduler's message is in the status, the model serves elsewhere, and nothing oscillates."""
+    kubectl.apply(model("first"))
+    install.eventually("a plan", lambda: shares(kubectl), timeout_s=30)
+    wanted = shares(kubectl)[0]["spec"]["device"]["node"]
+    kubectl.run("-n", NAMESPACE, "delete", "inferencemodels.gpulet.dev", "first")
+    install.eventually("the share to be gone", lambda: not shares(kubectl), timeout_s=60)
+    pid = scheduler_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        kubectl.apply(*foreign_claim("foreign", wanted))
+        time.sleep(2)
+        kubectl.apply(model("second"))
+        install.eventually("a plan that cannot know", lambda: shares(kubectl), timeout_s=30)
+        assert shares(kubectl)[0]["spec"]["device"]["node"] == wanted
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    install.eventually("the model to serve elsewhere", lambda: ready(kubectl, "second"), timeout_s=150)
+    (share,) = [g for g in shares(kubectl) if not g["metadata"].get("deletionTimestamp")]
+    foreign = kubectl.get("resourceclaims", "foreign", NAMESPACE) or {}
+    (taken,) = foreign["status"]["allocation"]["devices"]["results"]
+    assert share["spec"]["device"]["gpu"].lower() not in taken["pool"]
+    time.sleep(20)
+    assert [g["metadata"]["name"] for g in shares(kubectl)] == [share["metadata"]["name"]]
+
+
+def test_a_namespace_s_quota_is_told_and_stops_nobody_else(kubectl: Kubectl) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none", "namespace": NAMESPACE},
+        "spec": {"hard": {"pods": "0"}},
+    }
+    kubectl.apply(quota)
+    try:
+        time.sleep(2)
+        kubectl.apply(model("refused"))
+        install.eventually(
+            "the quota's words in the status",
+            lambda: "exceeded quota" in condition(kubectl, "refused", "Planned")["message"],
+            timeout_s=60,
+        )
+    finally:
+        kubectl.run("-n", NAMESPACE, "delete", "resourcequota", "none")
+
+
+def test_what_cannot_be_served_says_so_and_the_others_go_on(kubectl: Kubectl) -> None:
+    """An objective that cannot be met, a rate beyond the cluster, a missing file: reason and remedy on each."""
+    missing = {"uri": "configmap://model-shelf/nowhere.onnx", "format": "onnx"}
+    kubectl.apply(
+        model("good"),
+        model("hopeless", slo={"latencyMilliseconds": 1}),
+        model("flood", load={"requestsPerSecond": 100_000}),
+        model("missing", model=missing),
+    )
+    install.eventually("the good one to serve", lambda: ready(kubectl, "good"), timeout_s=120)
+    assert condition(kubectl, "hopeless", "Planned")["reason"] == "ObjectiveInfeasible"
+    assert condition(kubectl, "hopeless", "Stalled")["status"] == "True"
+    assert condition(kubectl, "flood", "Planned")["status"] == "False"
+    assert condition(kubectl, "flood", "Planned")["reason"] == "RateBeyondCluster"
+    install.eventually(
+        "the missing file to be told",
+        lambda: condition(kubectl, "missing", "Serving")["reason"] == "ModelMissing",
+        timeout_s=90,
+    )
+    assert "spec.model.uri" in condition(kubectl, "missing", "Serving")["message"]
+    assert ready(kubectl, "good")
+
+
+def test_a_job_that_cannot_be_tuned_fails_with_a_remedy(kubectl: Kubectl) -> None:
+    job = {
+        "apiVersion": "gpulet.dev/v1alpha1",
+        "kind": "TuningJob",
+        "metadata": {"name": "plan", "namespace": NAMESPACE},
+        "spec": {"model": {"uri": "pvc://x/model.plan", "format": "tensorrt"}, "output": {"uri": "pvc://x/out"}},
+    }
+    kubectl.apply(job)
+
+    def failed() -> bool:
+        found = kubectl.get("tuningjobs.gpulet.dev", "plan", NAMESPACE) or {}
+        conditions = {c["type"]: c for c in found.get("status", {}).get("conditions", ())}
+        succeeded = conditions.get("Succeeded", {})
+        return succeeded.get("reason") == "NotTunable" and "ONNX" in succeeded.get("message", "")
+
+    install.eventually("the reason and the remedy", failed, timeout_s=30)
