@@ -74,9 +74,8 @@ def model(name: str, **spec: Any) -> dict[str, Any]:
 
 def foreign_claim(name: str, node: str) -> list[dict[str, Any]]:
     """An admin's own claim for a whole A100 of a node, and the pod that takes it."""
-    selector = (
-        f"device.attributes['gpulet.dev'].product == '{PRODUCT}' && device.attributes['gpulet.dev'].type == 'gpu'"
-    )
+    attributes = "device.attributes['gpulet.dev']"
+    selector = f"{attributes}.product == '{PRODUCT}' && {attributes}.type == 'gpu'"
     claim = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",

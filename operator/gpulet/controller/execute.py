@@ -13,7 +13,7 @@ from gpulet.kube.errors import ForbiddenError, KubeError
 from gpulet.kube.events import Events
 from gpulet.kube.kinds import GPULET, POD, Kind, kind_named
 from gpulet.model.demand import ModelId
-from gpulet.status.figures import settle
+from gpulet.status.figures import compact, settle
 
 log = logging.getLogger("gpulet.execute")
 
@@ -90,7 +90,7 @@ class Executor:
             return
         previous = current.get("status") or {}
         age_s = time.monotonic() - self._status_written_s.get((kind, key), float("-inf"))
-        wanted = settle(previous, status, seconds_since_write=age_s)
+        wanted = settle(previous, compact(status), seconds_since_write=age_s)
         if wanted == previous:
             return
         target = kind_named(kind)

@@ -20,6 +20,11 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.3g}")
 
 
+def compact(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Without empty objects: of one whose fields have all gone, server-side apply would leave a null."""
+    return {key: value for key, value in status.items() if value != {}}
+
+
 def settle(previous: Mapping[str, Any], wanted: dict[str, Any], *, seconds_since_write: float) -> dict[str, Any]:
     """``wanted`` with observed figures held back at their previous values unless they may be written now.
 
