@@ -7,10 +7,6 @@ OLD = {
     "rate": {"planned": 10.0, "observed": 9.0},
     "latency": {"observedMeanMilliseconds": 5.0},
 }
-    "observedGeneration": 1,
-    "rate": {"planned": 10.0, "observed": 9.0},
-    "latency": {"observedMeanMilliseconds": 5.0},
-}
 
 
 def changed(observed: float) -> dict[str, object]:
