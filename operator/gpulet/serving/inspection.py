@@ -59,29 +59,62 @@ class Signature:
     outputs: tuple[TensorShape, ...]
 
     @property
+    def _first(self) -> set[int | None]:
+        return {t.dims[0] if t.dims else None for t in (*self.inputs, *self.outputs)}
+
+    @property
     def batched(self) -> bool:
-        """Whether the first dimension of every tensor is free: only then can Triton batch requests."""
-        return all(t.dims and t.dims[0] == -1 for t in (*self.inputs, *self.outputs))
+        """Whether the first dimension of every tensor counts samples: free, or the same number everywhere."""
+        return len(self._first) == 1 and None not in self._first
+
+    @property
+    def rows(self) -> int | None:
+        """The batch that the file was exported with, where that is a fixed number."""
+        (first,) = self._first if self.batched else (None,)
+        return None if first == -1 else first
 
 
-def inspect(path: Path, *, model: str, format_: str) -> Signature:
-    """The model's tensors; raises ModelFileError for a missing or broken file."""
-    if not path.is_file():
-        raise ModelFileError(f"model {model}: {path.name} is missing on its volume; check spec.model.uri")
+def inspect(path: Path, *, model: str, format_: str) -> Signature | None:
+    """The model's tensors; None for a user's own Python program, which names them itself.
+
+    Raises ModelFileError for a missing or broken file.
+    """
     if format_ == "onnx":
         return _inspect_onnx(path, model)
     if format_ == "tvm":
         return _inspect_tvm(path, model)
-    raise ModelFileError(f"model {model}: format {format_} cannot be served by the CPU runtime; give it as onnx or tvm")
+    if format_ == "python":
+        return None
+    raise ModelFileError(
+        f"model {model}: format {format_} needs a GPU and this device is simulated: give the model as onnx or tvm in "
+        "spec.model"
+    )
+
+
+def check_present(path: Path, model: str) -> None:
+    """Raises ModelFileError where there is no file that can be read."""
+    try:
+        with path.open("rb") as file:
+            if file.read(1):
+                return
+        reason = "is empty"
+    except FileNotFoundError:
+        reason = "is missing on its volume"
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+    raise ModelFileError(f"model {model}: file {path.name} {reason}; check spec.model.uri and what it points to")
 
 
 def _inspect_onnx(path: Path, model: str) -> Signature:
-    done = subprocess.run(
-        [sys.executable, "-c", _ONNX, str(path)], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ONNX, str(path)], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelFileError(f"model {model}: file {path.name} was not read within {_TIMEOUT_S} s") from None
     if done.returncode != 0:
-        words = (done.stderr.strip().splitlines() or ["the reader crashed"])[-1][:300]
-        raise ModelFileError(f"model {model}: {path.name} is broken: {words}; replace the file at spec.model.uri")
+        words = (done.stderr.strip().splitlines() or [f"its reader ended with code {done.returncode}"])[-1][:300]
+        raise ModelFileError(f"model {model}: file {path.name} is broken: {words}; replace the file at spec.model.uri")
     read = json.loads(done.stdout)
     return Signature(
         tuple(_tensor(model, *t, types=_ONNX_TYPES) for t in read["inputs"]),
@@ -94,15 +127,23 @@ def _inspect_tvm(path: Path, model: str) -> Signature:
     sidecar = path.with_suffix(".json")
     try:
         read: dict[str, Any] = json.loads(sidecar.read_text())
-        parts = [
+        inputs, outputs = (
             tuple(_tensor(model, t["name"], t["shape"], t["dtype"], types=_NUMPY_TYPES) for t in read[side])
             for side in ("inputs", "outputs")
-        ]
-    except FileNotFoundError as error:
-        raise ModelFileError(f"model {model}: {sidecar.name} is missing beside {path.name}; tune again") from error
+        )
+    except OSError as error:
+        raise ModelFileError(
+            f"model {model}: file {sidecar.name} beside {path.name} cannot be read ({error.strerror}): it names the "
+            "library's tensors; put both files at spec.model.uri, or tune again"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ModelFileError(f"model {model}: {sidecar.name} is broken: {error}; tune again") from error
-    return Signature(*parts)
+        raise ModelFileError(f"model {model}: file {sidecar.name} is broken: {error}; tune again") from error
+    signature = Signature(inputs, outputs)
+    if signature.rows is None:
+        raise ModelFileError(
+            f"model {model}: file {sidecar.name} must name one batch, the first dimension of every tensor; tune again"
+        )
+    return signature
 
 
 def _tensor(model: str, name: str, dims: list[int], type_: str, *, types: dict[str, str]) -> TensorShape:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpulet.api.workload import ServedModel, ServeSpec
-from gpulet.serving.configuration import config_pbtxt
-from gpulet.serving.inspection import Signature, inspect
+from gpulet.serving.configuration import backend_of, config_pbtxt, file_name
+from gpulet.serving.inspection import check_present, inspect
 
-_BACKENDS = Path(__file__).parent / "backends"
-_PROGRAMS = {"onnx": "onnx_model.py", "tvm": "tvm_model.py"}
+_PROGRAMS = Path(__file__).parent / "backends"
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,6 @@ class Prepared:
     """A model as it stands in the repository."""
 
     model: ServedModel
-    signature: Signature
     digest: str
 
 
@@ -28,22 +26,17 @@ def write_repository(spec: ServeSpec, *, models_root: Path, repository: Path, on
 
 
 def _write_model(model: ServedModel, file: Path, folder: Path, *, on_gpu: bool) -> Prepared:
-    signature = inspect(file, model=model.name, format_=model.format)
+    check_present(file, model.name)
+    in_python = backend_of(model, on_gpu=on_gpu) == "python"
+    signature = inspect(file, model=model.name, format_=model.format) if in_python else None
     version = folder / "1"
-    version.mkdir(parents=True, exist_ok=True)
+    version.mkdir(parents=True)
     (folder / "config.pbtxt").write_text(config_pbtxt(model, signature, on_gpu=on_gpu))
-    # Links, not copies: models are large and /tmp may be memory.
-    _link(version / file.name, file)
-    if model.format == "tvm":
-        _link(version / file.with_suffix(".json").name, file.with_suffix(".json"))
-    if not on_gpu:
-        shutil.copyfile(_BACKENDS / _PROGRAMS[model.format], version / "model.py")
-    return Prepared(model, signature, f"sha256:{_sha256(file)}")
-
-
-def _link(link: Path, target: Path) -> None:
-    link.unlink(missing_ok=True)
-    link.symlink_to(target)
+    # A link, not a copy: models are large and /tmp may be memory.
+    (version / file_name(model, on_gpu=on_gpu)).symlink_to(file)
+    if in_python and model.format != "python":
+        shutil.copyfile(_PROGRAMS / f"{model.format}_model.py", version / "model.py")
+    return Prepared(model, f"sha256:{_sha256(file)}")
 
 
 def _sha256(path: Path) -> str:

@@ -1,18 +1,34 @@
-"""Starting the real tritonserver: NVIDIA's image has it on the PATH, the CPU image inside the nvidia-pytriton wheel."""
+"""The real tritonserver: NVIDIA's image has it on the PATH, the CPU image inside the nvidia-pytriton wheel."""
 
+import ctypes
+import hashlib
+import importlib.metadata
 import importlib.util
 import os
+import re
+import secrets
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import sysconfig
-from dataclasses import dataclass
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpulet.api.workload import GRPC_PORT, HTTP_PORT, METRICS_PORT, ServeSpec
 
 # How far off its rank a reported quantile may be.
 _QUANTILE_ERRORS = ((0.99, 0.001), (0.9, 0.005), (0.0, 0.02))
+# What a caller of models has no business with: loading a model means running its code.
+_RESTRICTED = "model-repository,shared-memory,trace,logging"
+_KEY_HEADER = "gpulet-key"
+_EXIT_TIMEOUT_S = 15
+_REQUESTS = re.compile(r"^nv_inference_(request_success|request_failure|pending_request_count)\{[^}]*\} (\S+)", re.M)
+_SHM = Path("/dev/shm")
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -22,38 +38,116 @@ class Ports:
     metrics: int = METRICS_PORT
 
 
-def start(spec: ServeSpec, *, repository: Path, work: Path, ports: Ports) -> "subprocess.Popen[bytes]":
-    """A tritonserver over ``repository`` in a process group of its own."""
+@dataclass(frozen=True)
+class Traffic:
+    """What Triton's metrics say of all its models."""
+
+    finished: int
+    pending: int
+
+
+@dataclass
+class Triton:
+    """One tritonserver without models; they are loaded one by one with ``key``, so that each error has its words."""
+
+    process: "subprocess.Popen[bytes]"
+    ports: Ports
+    key: dict[str, str] = field(repr=False)
+
+    def traffic(self) -> Traffic:
+        """Raises OSError when the server does not answer."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports.metrics}/metrics", timeout=5) as answer:
+            return read_traffic(answer.read().decode())
+
+    def end(self) -> None:
+        """Finishes what is in flight, unloads, ends; by force if that takes too long."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_EXIT_TIMEOUT_S + 3)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the server and the model processes it started, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def start(spec: ServeSpec, *, work: Path, ports: Ports, on_gpu: bool) -> Triton:
+    """A tritonserver over ``work``/repository in a process group of its own, which dies with this process."""
     carrier = importlib.util.find_spec("pytriton")
     environment = dict(os.environ)
     if carrier is not None and carrier.origin is not None:
         program, options = _from_wheel(Path(carrier.origin).parent / "tritonserver", work, environment)
     else:
         program, options = shutil.which("tritonserver") or "tritonserver", []
-    command = [program, *options, *flags(spec, repository=repository, ports=ports)]
-    return subprocess.Popen(command, env=environment, start_new_session=True)
+    key = secrets.token_hex(16)
+    options += flags(spec, repository=work / "repository", ports=ports, key=key, on_gpu=on_gpu)
+    options.append(f"--backend-config=python,shm-region-prefix-name={_own_shm_prefix(work)}")
+    process = subprocess.Popen([program, *options], env=environment, start_new_session=True, preexec_fn=_die_with_us)
+    return Triton(process, ports, {_KEY_HEADER: key})
 
 
-def flags(spec: ServeSpec, *, repository: Path, ports: Ports) -> list[str]:
+def flags(spec: ServeSpec, *, repository: Path, ports: Ports, key: str, on_gpu: bool) -> list[str]:
     """What is the same everywhere. Triton's default metrics are counters, so summaries are asked for."""
-    quantiles = ",".join(f"{p / 100:g}:{_error(p / 100)}" for p in spec.percentiles)
+    quantiles = ",".join(f"{p / 100:g}:{_error(p / 100)}" for p in sorted(set(spec.percentiles)))
+    # Our configurations are complete but for these; to complete one, Triton would start the model once more.
+    complete = not on_gpu and all(m.format != "python" for m in spec.models)
     return [
+        *(["--disable-auto-complete-config"] if complete else []),
         f"--model-repository={repository}",
         "--model-control-mode=explicit",
-        *(f"--load-model={m.name}" for m in spec.models),
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
         "--http-thread-count=2",
-        "--exit-timeout-secs=20",
+        f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+        f"--allow-gpu-metrics={str(on_gpu).lower()}",
         "--metrics-config=summary_latencies=true",
         f"--metrics-config=summary_quantiles={quantiles}",
-        f"--backend-config=python,shm-region-prefix-name=gpulet-{os.getpid()}",
+        f"--http-restricted-api={_RESTRICTED}:{_KEY_HEADER}={key}",
+        f"--grpc-restricted-protocol={_RESTRICTED}:{_KEY_HEADER}={key}",
     ]
+
+
+def read_traffic(metrics: str) -> Traffic:
+    """Sums Triton's request counters over its models."""
+    finished = pending = 0
+    for name, value in _REQUESTS.findall(metrics):
+        if name == "pending_request_count":
+            pending += int(float(value))
+        else:
+            finished += int(float(value))
+    return Traffic(finished, pending)
+
+
+def version() -> str:
+    """Of the server, as far as it is known without starting it."""
+    try:
+        return f"nvidia-pytriton {importlib.metadata.version('nvidia-pytriton')}"
+    except importlib.metadata.PackageNotFoundError:
+        return os.environ.get("NVIDIA_TRITON_SERVER_VERSION", "unknown")
 
 
 def _error(quantile: float) -> float:
     return next(error for bound, error in _QUANTILE_ERRORS if quantile >= bound)
+
+
+def _own_shm_prefix(work: Path) -> str:
+    """The same after a restart of the container, so that what a killed predecessor left can be removed.
+
+    /dev/shm is shared by all pods of a device, and in each of them this process has the PID 1.
+    """
+    prefix = f"gpulet-{hashlib.sha256(f'{socket.gethostname()} {work}'.encode()).hexdigest()[:12]}-"
+    for left in _SHM.glob(f"{prefix}*"):
+        with suppress(OSError):
+            left.unlink()
+    return prefix
+
+
+def _die_with_us() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _from_wheel(server: Path, work: Path, environment: dict[str, str]) -> tuple[str, list[str]]:
@@ -66,7 +160,8 @@ def _from_wheel(server: Path, work: Path, environment: dict[str, str]) -> tuple[
     # The stub must load libpython of the very build that this environment was made from.
     libraries = [sysconfig.get_config_var("LIBDIR"), str(site_packages / "nvidia_pytriton.libs")]
     environment["LD_LIBRARY_PATH"] = ":".join(libraries)
-    environment["PYTHONPATH"] = str(site_packages)
+    # The model programs import ours, which in an editable installation is elsewhere.
+    environment["PYTHONPATH"] = f"{Path(__file__).parents[2]}:{site_packages}"
     # The embedded interpreter takes its home from the python3 it finds on the PATH.
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', '')}"
     environment.setdefault("OMP_NUM_THREADS", "1")
@@ -74,14 +169,3 @@ def _from_wheel(server: Path, work: Path, environment: dict[str, str]) -> tuple[
         f"--backend-directory={work / 'backends'}",
         f"--cache-directory={server / 'caches'}",
     ]
-
-
-def version() -> str:
-    """Of the server, as far as it is known without starting it."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as version_of
-
-    try:
-        return f"nvidia-pytriton {version_of('nvidia-pytriton')}"
-    except PackageNotFoundError:
-        return os.environ.get("NVIDIA_TRITON_SERVER_VERSION", "unknown")
