@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+NEEDED_BY_KUBELET = {"cpu", "cpuset", "memory", "pids", "hugetlb"}
+
 
 def hierarchies() -> list[Path]:
     """Where the cgroup file systems are mounted: one on cgroup v2, several on v1 and hybrid machines."""
@@ -29,11 +31,21 @@ def tracking_root() -> Path:
 def make_everywhere(name: str) -> None:
     """Make a cgroup in every hierarchy, as the kubelet's cgroupRoot has to exist in all of them."""
     for root in hierarchies():
+        _delegate(root)
         (root / name).mkdir(exist_ok=True)
         # v1: a new cpuset is empty and no process can enter it.
         for setting in ("cpuset.cpus", "cpuset.mems"):
             if root.name == "cpuset" and (root / setting).exists():
                 (root / name / setting).write_text((root / setting).read_text())
+
+
+def _delegate(root: Path) -> None:
+    # v2: a controller has to be switched on for the children of the root; the kubelet refuses a cgroup that lacks one.
+    if (root / "cgroup.controllers").exists():
+        offered = set((root / "cgroup.controllers").read_text().split())
+        switched_on = set((root / "cgroup.subtree_control").read_text().split())
+        for controller in NEEDED_BY_KUBELET & (offered - switched_on):
+            (root / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def members(name: str) -> set[int]:

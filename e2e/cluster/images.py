@@ -44,12 +44,16 @@ def build(short: str, progress: Progress) -> oci.Image:
             if all(blob.exists() for blob in image.blobs().values()):
                 return image
         ensure_packages(FOR_IMAGES, progress)
+        # What a build that was killed has left.
+        buildah("rm", "--all")
         ensure_base(progress)
         progress(f"building {image_name(short)}")
         _buildah_build(short)
         copy_out(image_name(short), f"oci:{store}:{short}")
         image = oci.tagged(store, short, image_name(short))
-        write_atomically(record, json.dumps({"key": key, "manifest": image.manifest}))
+        # Who edits while it builds gets what was there, and another build next time.
+        if _inputs_hash(short) == key:
+            write_atomically(record, json.dumps({"key": key, "manifest": image.manifest}))
         oci.drop_unused(store)
         return image
 

@@ -129,7 +129,7 @@ class ExistingCluster:
 
     @property
     def file(self) -> Path:
-        return state_root() / "contexts" / f"{self.context.replace('/', '_')}.kubeconfig"
+        return state_root() / f"context-{self.context.replace('/', '_')}.kubeconfig"
 
     def up(self, progress: Progress) -> Path:
         """Write a kubeconfig that knows this context alone, so that nothing can go to another cluster."""
