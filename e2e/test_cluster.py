@@ -270,6 +270,23 @@ def test_down_leaves_nothing(killed_after_s: float | None) -> None:
     assert _processes_that_mention(str(layout.folder)) == []
 
 
+def test_where_docker_drops_forwarding_the_bridge_gets_a_rule_and_loses_it() -> None:
+    """In a network namespace of its own: the machine's firewall is not ours to change for a test."""
+    steps = """
+from e2e.cluster import network
+from e2e.cluster.commands import run
+from e2e.cluster.layout import Layout
+cluster = Layout("firewalled", 9)
+for step in (network.ensure_network, network.ensure_network, network.remove_network, network.remove_network):
+    step(cluster)
+    print(run(["iptables", "-S", "FORWARD"]).count("-i gplbr9 -o gplbr9"), run(["ip", "-br", "link"]).count("gpl9"))
+"""
+    inside = 'mount -t sysfs none /sys && mount -t tmpfs none /run/netns && iptables -P FORWARD DROP && exec "$@"'
+    Path("/run/netns").mkdir(exist_ok=True)
+    command = ["unshare", "--net", "--mount", "sh", "-c", inside, "sh", sys.executable, "-c", steps]
+    assert run(command, cwd=REPOSITORY).split("\n") == ["1 2", "1 2", "0 0", "0 0", ""]
+
+
 def test_down_of_no_cluster_is_no_error() -> None:
     verb("down", name="cluster-test-never-made")
 

@@ -143,7 +143,7 @@ def claim(name: str) -> Layout:
     Raises SystemExit when every slot is taken. A slot whose bridge exists without a record of ours is left alone:
     somebody else made it.
     """
-    with locked(cache_root() / "locks/slots"):
+    with locked(state_root() / "locks/slots"):
         if existing := find(name):
             return existing
         taken = {cluster.slot for cluster in all_clusters()}

@@ -13,7 +13,7 @@ from e2e.cluster.commands import Progress, run, succeeds, wait_until
 from e2e.cluster.images import fixture_image, load_into
 from e2e.cluster.layout import RECORD, Layout, Node, claim, find
 from e2e.cluster.packages import FOR_THE_CLUSTER, ensure_packages
-from e2e.cluster.paths import cache_root, locked
+from e2e.cluster.paths import locked, state_root
 from e2e.cluster.pki import ensure_pki
 
 
@@ -147,4 +147,4 @@ def _has_default_service_account(cluster: Layout, binaries: Path) -> bool:
 
 
 def _lock(name: str) -> Path:
-    return cache_root() / "locks" / f"cluster-{name}"
+    return state_root() / "locks" / f"cluster-{name}"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from e2e.cluster.layout import all_clusters
-from e2e.cluster.paths import cache_root, locked, state_root, write_atomically
+from e2e.cluster.paths import locked, state_root, write_atomically
 
 CHANGED_BY_KUBELET = (
     "vm/overcommit_memory",
@@ -20,7 +20,7 @@ RAISED = {"fs/inotify/max_user_instances": 1024}
 
 def save_and_raise() -> None:
     """Record the values of now, unless a cluster that runs has recorded them already, and raise what is too low."""
-    with locked(cache_root() / "locks/sysctls"):
+    with locked(state_root() / "locks/sysctls"):
         names = [name for name in (*CHANGED_BY_KUBELET, *RAISED) if _file(name).exists()]
         recorded = json.loads(_record().read_text()) if _record().exists() else {}
         now = {name: _file(name).read_text().strip() for name in names if name not in recorded}
@@ -33,7 +33,7 @@ def save_and_raise() -> None:
 
 def restore_after_the_last() -> None:
     """Put the recorded values back if no cluster is left."""
-    with locked(cache_root() / "locks/sysctls"):
+    with locked(state_root() / "locks/sysctls"):
         if _record().exists() and not all_clusters():
             for name, value in json.loads(_record().read_text()).items():
                 if _file(name).read_text().strip() != value:
