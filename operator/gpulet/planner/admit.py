@@ -20,7 +20,7 @@ from gpulet.planner.packing import Packing
 from gpulet.planner.search import Found, Search
 from gpulet.planner.throughput import Option, options_of
 
-_FAILED_SEARCHES = 12
+_FAILED_SEARCHES = 6
 """How often a whole search may fail to fit one more model; afterwards best fit alone decides."""
 
 

@@ -21,7 +21,7 @@ from gpulet.planner.solver import Answer, Program
 from gpulet.planner.throughput import Option
 
 MAX_VARIABLES = 3000
-_NODES = 5000
+_NODES = 1500
 _KEEP_WORTH = 1.0
 _VOLUME_WORTH = 1e-3
 Standing = Mapping[tuple[ModelId, Option, GpuKey], int]

@@ -139,9 +139,7 @@ def left_out(demand: Demand, problem: Problem, rules: Rules, placed: tuple[Slot,
     more = _more_gpus(demand, problem, rules, placed)
     reason = "RateBeyondCluster" if fits_per_s > 0 else "NoRoom"
     room = f"there is room for {fits_per_s:.4g} requests/s" if fits_per_s > 0 else "no device has room for one replica"
-    message = (
-        f"{demand.requests_per_s:.4g} requests/s (headroom included) do not fit: {room} beside what goes first"
-    )
+    message = f"{demand.requests_per_s:.4g} requests/s (headroom included) do not fit: {room} beside what goes first"
     return Unplaced(demand.model, reason, f"{message}; {more}")
 
 

@@ -62,7 +62,7 @@ def consolidate(
     """
     while cost_of(packing, fleet) > enough + _EPSILON:
         packing = packing_of(problem, rules, packing.all_slots())
-        emptiest = sorted(packing.open, key=lambda key: (packing.rooms[key].slots, key))
+        emptiest = sorted(packing.open, key=lambda key: (-packing.rooms[key].idle, key))
         if not any(_empty(packing, fleet, ways, key) for key in emptiest[:_ATTEMPTS]):
             break
     return packing

@@ -75,6 +75,13 @@ class Room:
             self.starts[profile] = sorted(ranked, key=lambda pair: (-pair[0], pair[1].start))
         return self.starts[profile]
 
+    @property
+    def idle(self) -> float:
+        """The part of the GPU's compute that nothing uses, 0 to 1."""
+        if not self.taken:
+            return self.percent / 100
+        return 1 - sum(p.compute_slices for p in self.taken) / self.gpu.compute_slices
+
     def _left(self, placement: Placement) -> int:
         taken = [*self.taken, placement]
         return sum(p.size for p in self.gpu.placements if fits_beside(p, taken, self.gpu.compute_slices))

@@ -59,11 +59,14 @@ class Search:
         bound = self._rounded(choice.bound)
         if kept is not None and cost_of(kept, self.fleet) <= bound + _EPSILON:
             return self._found(kept, bound)
+        new = fresh(self.problem, self.rules, self.fleet, self.ways, choice)
         if exact.size_of(self.fleet, self.ways) <= exact.MAX_VARIABLES:
+            if new is not None and cost_of(new, self.fleet) <= bound + _EPSILON:
+                return self._with_fewest_moves(bound, bound, program.COVERS) or self._aligned(new, bound)
             answer = self._exact(kept, bound)
             if answer is not None:
                 return answer
-        return self._improved(kept, choice, bound)
+        return self._improved(kept, new, bound)
 
     def _empty(self) -> Packing:
         return Packing(self.problem, self.rules)
@@ -90,23 +93,35 @@ class Search:
         return packing if all(continued(packing, self.fleet, self.ways, kept, m) for m in order) else None
 
     def _exact(self, kept: Packing | None, bound: float) -> Found | Nothing | None:
-        """None: the program reached its limit, or its answer does not hold on concrete devices."""
+        """None: the program found nothing within its limit, or its answer does not hold on concrete devices."""
         least = exact.least_cost(self.problem, self._empty(), self.fleet, self.ways)
         if least.cost is None:
             return Nothing(proven=True) if least.proven else None
         bound = max(bound, self._rounded(least.bound))
         if kept is not None and cost_of(kept, self.fleet) <= least.cost + _EPSILON:
             return self._found(kept, bound, EXACT_COVERS)
-        if not least.proven:
+        moved = self._with_fewest_moves(least.cost, bound, EXACT_COVERS)
+        if moved is not None:
+            return moved
+        packing = realised(self._empty(), least.replicas, {})
+        return self._aligned(packing, bound, EXACT_COVERS) if packing is not None else None
+
+    def _with_fewest_moves(self, cost: float, bound: float, covers: tuple[str, ...]) -> Found | None:
+        """At a cost that is known to be possible, as many existing replicas as can stay."""
+        if not self.problem.current:
             return None
         places, ways = self._standing()
         counts = {place: len(slots) for place, slots in places.items()}
-        most = exact.most_kept(self.problem, self._empty(), self.fleet, ways, cost=least.cost, standing=counts)
-        for answer in (most, least):
-            packing = realised(self._empty(), answer.replicas, places) if answer.cost is not None else None
-            if packing is not None and cost_of(packing, self.fleet) <= least.cost + _EPSILON:
-                return self._found(packing, bound, EXACT_COVERS)
-        return None
+        most = exact.most_kept(self.problem, self._empty(), self.fleet, ways, cost=cost, standing=counts)
+        packing = realised(self._empty(), most.replicas, places) if most.cost is not None else None
+        if packing is None or cost_of(packing, self.fleet) > cost + _EPSILON:
+            return None
+        return self._found(packing, bound, covers)
+
+    def _aligned(self, packing: Packing, bound: float, covers: tuple[str, ...] = program.COVERS) -> Found:
+        """A packing that owes nothing to what exists, with interchangeable GPUs swapped towards it."""
+        slots = align(packing.all_slots(), self.problem, self.fleet)
+        return self._found(packing_of(self.problem, self.rules, slots), bound, covers)
 
     def _standing(self) -> tuple[Places, Ways]:
         """Existing slots that may stay, by where and what they are, and the options with theirs among them."""
@@ -120,14 +135,12 @@ class Search:
                     places[model, option, key_of(slot.device)].append(slot)
         return places, ways
 
-    def _improved(self, kept: Packing | None, choice: program.Choice, bound: float) -> Found | Nothing:
+    def _improved(self, kept: Packing | None, new: Packing | None, bound: float) -> Found | Nothing:
         """The better of what exists, with GPUs emptied one by one, and of a fresh start."""
         problem, rules, fleet, ways = self.problem, self.rules, self.fleet, self.ways
         best = consolidate(kept, problem, rules, fleet, ways, enough=bound) if kept is not None else None
-        if best is None or cost_of(best, fleet) > bound + _EPSILON:
-            new = fresh(problem, rules, fleet, ways, choice)
-            if new is not None:
-                new = consolidate(new, problem, rules, fleet, ways, enough=bound)
-                if best is None or cost_of(new, fleet) < cost_of(best, fleet) - _EPSILON:
-                    best = packing_of(problem, rules, align(new.all_slots(), problem, fleet))
+        if new is not None and (best is None or cost_of(best, fleet) > bound + _EPSILON):
+            new = consolidate(new, problem, rules, fleet, ways, enough=bound)
+            if best is None or cost_of(new, fleet) < cost_of(best, fleet) - _EPSILON:
+                return self._aligned(new, bound)
         return self._found(best, bound) if best is not None else Nothing(proven=False)
