@@ -60,7 +60,7 @@ def plan(
     if output is Output.json:
         _print_json(as_json(answer))
     else:
-        show(answer, Console())
+        show(answer, Console(width=None if sys.stdout.isatty() else 160))
     raise typer.Exit(0 if answer.all_fit else 2)
 
 
