@@ -91,3 +91,7 @@ def tune_merge(spec: Spec) -> None:
 def main() -> None:
     """Entry point of the console script."""
     app()
+
+
+if __name__ == "__main__":
+    main()
