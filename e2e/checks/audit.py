@@ -27,6 +27,10 @@ class Request:
     verb: str
 
 
+# Slices are deleted when a GPU is gone or is cut into fewer devices: none is in a demo.
+RARE = frozenset({Request("resource.k8s.io", "resourceslices", "delete")})
+
+
 def events(log: Path, user: str, *, since: datetime | None = None) -> Iterator[dict[str, Any]]:
     """Completed requests of one user, oldest first."""
     with log.open() as lines:
