@@ -163,12 +163,14 @@ def _fits_with(
     demand: Demand, problem: Problem, rules: Rules, placed: tuple[Slot, ...], ignore: frozenset[str]
 ) -> bool:
     packing = _packed(problem, rules, tuple(s for s in placed if s.model != demand.model), ignore)
-    return insert(packing, Fleet.of(problem, rules), demand.model, options_of(demand, problem.policy))
+    fleet = Fleet.of(replace(problem, demands=(demand,)), rules)
+    return insert(packing, fleet, demand.model, options_of(demand, problem.policy))
 
 
 def _more_gpus(demand: Demand, problem: Problem, rules: Rules, placed: tuple[Slot, ...]) -> str:
     """How many empty GPUs of one product more would hold it."""
-    fleet, options = Fleet.of(problem, rules), options_of(demand, problem.policy)
+    fleet = Fleet.of(replace(problem, demands=(demand,)), rules)
+    options = options_of(demand, problem.policy)
     others = tuple(s for s in placed if s.model != demand.model)
     best: tuple[int, str] | None = None
     for product in sorted({g.product for g in fleet.allowed[demand.model]}):
@@ -195,7 +197,8 @@ def _additional(
         added = tuple(replace(example, uuid=f"{example.uuid}+{i}", node=example.node) for i in range(number))
         larger = replace(problem, gpus=(*problem.gpus, *added))
         packing = _packed(larger, rules, others, frozenset({"host"}))
-        if insert(packing, Fleet.of(larger, rules), demand.model, options):
+        fleet = Fleet.of(replace(larger, demands=(demand,)), rules)
+        if insert(packing, fleet, demand.model, options):
             return number
         number *= 2
     return None

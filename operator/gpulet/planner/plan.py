@@ -18,6 +18,7 @@ from gpulet.planner.search import Found, Search
 from gpulet.planner.throughput import Option, options_of, predicted_ms
 
 _BOUND_TOLERANCE = 1e-4
+_ROUNDS = 3
 
 
 def plan(problem: Problem) -> Plan:
@@ -61,6 +62,19 @@ def _placed_demands(problem: Problem, rules: Rules) -> tuple[Found, tuple[Demand
     found = Search(problem, rules, _ways(problem)).run()
     if isinstance(found, Found):
         return found, problem.demands, {}
+    # What is left to a model that fits in part depends on where the others are: asked again from the answer, until
+    # the answer stays, so that the plan of the planned world changes nothing here either.
+    answer = _admitted(problem, rules)
+    for _ in range(_ROUNDS):
+        again = _admitted(replace(problem, current=answer[0].slots), rules)
+        settled = again[0].slots == answer[0].slots
+        answer = again
+        if settled:
+            break
+    return answer
+
+
+def _admitted(problem: Problem, rules: Rules) -> tuple[Found, tuple[Demand, ...], dict[ModelId, float]]:
     admitted = admit(problem, rules, _ways(problem))
     demands = tuple(d for _, d in sorted(admitted.demands.items()))
     if not demands:
