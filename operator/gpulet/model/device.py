@@ -54,9 +54,7 @@ class Device:
             return False
         if self.profile is None or other.profile is None or self.start is None or other.start is None:
             return True
-        return (
-            self.start < other.start + sizes[other.profile] and other.start < self.start + sizes[self.profile]
-        )
+        return self.start < other.start + sizes[other.profile] and other.start < self.start + sizes[self.profile]
 
 
 @dataclass(frozen=True)
