@@ -28,15 +28,21 @@ class Fleet:
     """The GPUs as a decision sees them: who may use which, and what each costs."""
 
     allowed: Mapping[ModelId, tuple[Gpu, ...]]
+    allowed_keys: Mapping[ModelId, frozenset[GpuKey]]
     price: Mapping[GpuKey, float]
     signature: Mapping[GpuKey, tuple[str, int]]
     """Node and sort: GPUs of equal sort are interchangeable while they are empty, but for their hosts."""
+
+    def allows(self, model: ModelId, gpu: Gpu) -> bool:
+        """Whether the model may use the GPU at all, whatever else is there."""
+        return key_of(gpu) in self.allowed_keys.get(model, frozenset())
 
     @staticmethod
     def of(problem: Problem, rules: Rules) -> Fleet:
         gpus = sorted(problem.gpus, key=key_of)
         demands = sorted(problem.demands, key=lambda d: d.model)
         allowed = {d.model: tuple(g for g in gpus if rules.why_not(d, g) is None) for d in demands}
+        allowed_keys = {model: frozenset(key_of(g) for g in found) for model, found in allowed.items()}
         prices = dict(problem.policy.prices)
         occupied = {key_of(u.device) for u in problem.usages}
         refused = {key_of(d) for devices in rules.refused.values() for d in devices}
@@ -44,12 +50,12 @@ class Fleet:
         signature: dict[GpuKey, tuple[str, int]] = {}
         for gpu in gpus:
             key = key_of(gpu)
-            users = tuple(m for m, found in allowed.items() if gpu in found)
+            users = tuple(m for m, found in allowed_keys.items() if key in found)
             own = key if key in occupied or key in refused else ("", "")
             size = (gpu.product, gpu.memory_mib, gpu.clients, gpu.compute_slices, gpu.simulated_millicores)
             sort = (own, size, gpu.whole, gpu.placements, users)
             signature[key] = (gpu.node, sorts.setdefault(sort, len(sorts)))
-        return Fleet(allowed, {key_of(g): prices.get(g.product, 1.0) for g in gpus}, signature)
+        return Fleet(allowed, allowed_keys, {key_of(g): prices.get(g.product, 1.0) for g in gpus}, signature)
 
 
 def cost_of(packing: Packing, fleet: Fleet) -> float:

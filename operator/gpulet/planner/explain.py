@@ -44,7 +44,7 @@ def _no_device(demand: Demand, problem: Problem, rules: Rules, fleet: Fleet) -> 
         asked = ", ".join(demand.products or ("any",))
         message = f"spec.products asks for {asked}; the cluster has {there}: add such a GPU or widen spec.products"
         return Unplaced(demand.model, "NoDevice", message)
-    if not any(g in fleet.allowed[demand.model] for g in wanted):
+    if not any(fleet.allows(demand.model, g) for g in wanted):
         reasons = sorted({why for g in wanted if (why := rules.why_not(demand, g)) is not None})
         return Unplaced(demand.model, "NoDevice", f"no GPU may take it: {'; '.join(reasons[:3])}")
     return None

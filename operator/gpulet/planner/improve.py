@@ -97,6 +97,8 @@ def _is(option: Option, leaving: list[Slot], model: ModelId) -> bool:
 
 def align(slots: tuple[Slot, ...], problem: Problem, fleet: Fleet) -> tuple[Slot, ...]:
     """Swap interchangeable GPUs so that as many slots as possible are where they are now."""
+    if not problem.current:
+        return slots
     current: dict[GpuKey, set[Slot]] = defaultdict(set)
     planned: dict[GpuKey, list[Slot]] = defaultdict(list)
     for slot in problem.current:
@@ -106,9 +108,11 @@ def align(slots: tuple[Slot, ...], problem: Problem, fleet: Fleet) -> tuple[Slot
     groups: dict[tuple[str, int], list[GpuKey]] = defaultdict(list)
     for key in sorted(fleet.signature):
         groups[fleet.signature[key]].append(key)
+    now = {key: _bare(found) for key, found in current.items()}
+    then = {key: _bare(found) for key, found in planned.items()}
     result: list[Slot] = []
     for keys in groups.values():
-        pairs = [(-len(current[b] & set(_moved(planned[a], b))), a, b) for a in keys if planned[a] for b in keys]
+        pairs = [(-len(then[a] & now.get(b, frozenset())), a, b) for a in keys if a in then for b in keys]
         home: dict[GpuKey, GpuKey] = {}
         for _, a, b in sorted(pairs, key=lambda p: (p[0], p[1] != p[2], p[1], p[2])):
             if a not in home and b not in home.values():
@@ -119,3 +123,8 @@ def align(slots: tuple[Slot, ...], problem: Problem, fleet: Fleet) -> tuple[Slot
 
 def _moved(slots: list[Slot], key: GpuKey) -> list[Slot]:
     return [replace(slot, device=replace(slot.device, node=key[0], gpu=key[1])) for slot in slots]
+
+
+def _bare(slots: Iterable[Slot]) -> frozenset[Slot]:
+    """The slots of one GPU without its name."""
+    return frozenset(_moved(list(slots), ("", "")))

@@ -40,7 +40,7 @@ def standing(packing: Packing, problem: Problem, fleet: Fleet) -> dict[ModelId, 
     result: dict[ModelId, dict[Option, list[Slot]]] = {d.model: defaultdict(list) for d in problem.demands}
     for slot in sorted(set(problem.current), key=slot_order):
         room = packing.rooms.get(key_of(slot.device))
-        if room is None or room.gpu not in fleet.allowed.get(slot.model, ()):
+        if room is None or not fleet.allows(slot.model, room.gpu):
             continue
         option = option_of_slot(slot, packing.demands[slot.model], room.gpu.product, problem.policy)
         if option is not None:

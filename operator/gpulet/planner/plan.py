@@ -99,12 +99,12 @@ def _placed(demand: Demand, slots: tuple[Slot, ...], problem: Problem) -> Placed
 
 def _lower_bound(found: Found, problem: Problem, rules: Rules, gpus: int) -> int:
     """Fewest GPUs of any plan of the same demands. With prices, a bound on the cost says nothing about the number."""
-    fleet = Fleet.of(problem, rules)
     if not problem.demands:
         return 0
-    if set(fleet.price.values()) == {1.0} and math.isfinite(found.cost):
+    if not problem.policy.prices and math.isfinite(found.cost):
         bound = found.bound
     else:
+        fleet = Fleet.of(problem, rules)
         bound = program.choose(problem, Packing(problem, rules), fleet, _ways(problem), unit_price=True).bound
     return min(gpus, math.ceil(bound - _BOUND_TOLERANCE))
 

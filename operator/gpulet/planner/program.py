@@ -83,7 +83,7 @@ class _Build:
         self.demands = {d.model: d for d in problem.demands if d.model in ways}
         self.pools = pools_of(self.demands.values(), problem.usages)
         self.sorts = self._sorts(fleet, unit_price=unit_price)
-        self.users = fleet.allowed
+        self.fleet = fleet
         self.hopeless = False
         self.pick: dict[tuple[ModelId, Option], int] = {}
         self.whole: dict[tuple[int, Pool], int] = {}
@@ -130,7 +130,7 @@ class _Build:
         found = []
         for index, sort in enumerate(self.sorts):
             gpu = sort.room.gpu
-            if gpu.product != option.product or gpu not in self.users[demand.model]:
+            if gpu.product != option.product or not self.fleet.allows(demand.model, gpu):
                 continue
             if option.mig:
                 if self._placement_holds(sort.room, option):
