@@ -158,3 +158,9 @@ def _empties(value: Any) -> bool:
         # An emptyDir without limits, a status subresource and a default object are written as {} by everybody.
         return any((v in ({}, []) and k not in _EMPTY_BY_NATURE) or _empties(v) for k, v in value.items())
     return isinstance(value, list) and any(_empties(v) for v in value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.name)
+async def test_the_examples_are_accepted(client: Client, path: Path) -> None:
+    for manifest in yaml.safe_load_all(path.read_text()):
+        await client.create(manifest, dry_run=True)
