@@ -127,6 +127,12 @@ class Server:
         assert len(message) <= 4096
         return ServeReport.model_validate(json.loads(message))
 
+    def last_words(self) -> str:
+        """Of a program that no model made fail: plain text, so that no status blames the model."""
+        message = (self.folder / "termination").read_text()
+        assert not message.startswith("{")
+        return message
+
     def end(self) -> None:
         for process in (self.process, self.daemon):
             if process is not None and process.poll() is None:

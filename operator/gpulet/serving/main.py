@@ -25,11 +25,14 @@ from gpulet.v2.client import V2Client, V2Error
 log = logging.getLogger("gpulet.serve")
 
 _POLL_S = 0.25
-_TERMINATION_MESSAGE_BYTES = 4096
 
 
-class ServeError(RuntimeError):
-    """The models cannot be served; the message names what is at fault."""
+class ModelError(RuntimeError):
+    """A model cannot be served; the message names it, its file and the remedy."""
+
+
+class TritonError(RuntimeError):
+    """Triton ended, or never answered: no model is to blame, and another try may do."""
 
 
 def main(spec: str) -> None:
@@ -41,8 +44,10 @@ def main(spec: str) -> None:
     serve_report(int(os.environ.get("GPULET_REPORT_PORT", REPORT_PORT)), server)
     try:
         code = _run(server, spec)
-    except (ValidationError, ShareUnavailableError, ModelFileError, V2Error, ServeError) as error:
-        code = _fail(server, str(error))
+    except (ValidationError, ModelFileError, ModelError) as error:
+        code = _refuse(server, str(error))
+    except (ShareUnavailableError, TritonError) as error:
+        code = _give_up(server, str(error))
     finally:
         if server.triton is not None:
             server.triton.end()
@@ -51,7 +56,7 @@ def main(spec: str) -> None:
 
 def _run(server: Server, text: str) -> int:
     spec = ServeSpec.model_validate_json(text)
-    connection = connect_if_simulated(lambda reason: _lost(server, reason))
+    connect_if_simulated(lambda reason: _lost(server, reason))
     _check_daemon()
     work = Path(tempfile.gettempdir()) / "gpulet-serve"
     # A restarted container finds what its predecessor wrote.
@@ -66,13 +71,11 @@ def _run(server: Server, text: str) -> int:
     log.info("draining")
     wait_until_quiet(server.triton.traffic)
     server.triton.end()
-    if connection is not None:
-        connection.close()
     return 0
 
 
 def _bring_up(server: Server, running: triton.Triton) -> None:
-    """Waits for Triton, then loads and warms model by model; raises ServeError, V2Error. Returns early at SIGTERM."""
+    """Waits for Triton, then loads and warms each model; returns early at SIGTERM. Raises ModelError, TritonError."""
     with V2Client(server.ports.http, timeout_s=300.0) as client:
         while not client.live():
             _check_alive(running)
@@ -93,7 +96,7 @@ def _bring_up_model(client: V2Client, prepared: Prepared, running: triton.Triton
         warm_up(client, model, http_port=running.ports.http)
     except V2Error as error:
         _check_alive(running)
-        raise ServeError(
+        raise ModelError(
             f"model {model.name}: file {model.path} cannot be served as {model.format}: {error}; "
             "replace the file at spec.model.uri or correct spec.model.format"
         ) from error
@@ -103,7 +106,7 @@ def _bring_up_model(client: V2Client, prepared: Prepared, running: triton.Triton
 def _check_alive(running: triton.Triton) -> None:
     code = running.process.poll()
     if code is not None:
-        raise ServeError(f"tritonserver ended with code {code}: see the log of this pod")
+        raise TritonError(f"tritonserver ended with code {code}: see the log of this pod")
 
 
 def _check_daemon() -> None:
@@ -113,15 +116,24 @@ def _check_daemon() -> None:
         raise ShareUnavailableError(f"no MPS daemon at {pipe}/control: is mps-runner up on this node?")
 
 
-def _fail(server: Server, message: str) -> int:
-    """Says why in the log, in the report and in the termination message."""
-    log.error("%s", message)
-    # Characters may take several bytes, quotes a backslash: far below the limit.
+def _refuse(server: Server, message: str) -> int:
+    """A model is at fault: the report says so, here and as the termination message."""
+    # Characters may take several bytes, quotes a backslash: far below the limit of a termination message.
     server.error = message[:1000]
+    return _end(message, server.report().model_dump_json(by_alias=True, exclude_none=True))
+
+
+def _give_up(server: Server, message: str) -> int:
+    """Nothing that the model's owner could mend: plain words, which nobody takes for a report of the model."""
+    server.warm = False
+    return _end(message, message[:1000])
+
+
+def _end(message: str, last_words: str) -> int:
+    log.error("%s", message)
     path = Path(os.environ.get("GPULET_TERMINATION_LOG", "/dev/termination-log"))
-    text = server.report().model_dump_json(by_alias=True, exclude_none=True)
     try:
-        path.write_bytes(text.encode()[:_TERMINATION_MESSAGE_BYTES])
+        path.write_text(last_words)
     except OSError as error:
         log.error("no termination message: %s", error)
     return 1
@@ -129,7 +141,7 @@ def _fail(server: Server, message: str) -> int:
 
 def _lost(server: Server, reason: str) -> None:
     """Without its daemon a client has no GPU: it ends as a CUDA program would, in the middle of things."""
-    _fail(server, f"the share is gone: {reason}")
+    _give_up(server, f"the share is gone: {reason}")
     if server.triton is not None:
         server.triton.kill()
     os._exit(EXIT_CODE)
