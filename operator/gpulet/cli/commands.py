@@ -39,6 +39,7 @@ def plan(
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Manifests: files or folders.")] = None,
     fleet: Annotated[list[str] | None, typer.Option(metavar="PRODUCT=COUNT", help="GPUs to plan for.")] = None,
     from_cluster: Annotated[bool, typer.Option(help="Start from what the cluster holds; PATH adds to it.")] = False,
+    policy: Annotated[Path | None, typer.Option(help="Policy file; absent: the cluster's, or the defaults.")] = None,
     output: Format = Output.table,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -48,14 +49,16 @@ def plan(
     """
     from rich.console import Console
 
+    from gpulet.api.policy import PolicyError, load_policy
     from gpulet.cli.fleet import FleetError
     from gpulet.cli.live import view
     from gpulet.cli.plan import InputError, as_json, ask, manifests, show
 
     live = _answer(view(kubeconfig)) if from_cluster else None
     try:
-        answer = ask(manifests(paths or []), fleet or [], live)
-    except (InputError, FleetError) as error:
+        chosen = load_policy(policy) if policy is not None else None
+        answer = ask(manifests(paths or []), fleet or [], live, chosen)
+    except (InputError, FleetError, PolicyError) as error:
         _fail(error)
     if output is Output.json:
         _print_json(as_json(answer))

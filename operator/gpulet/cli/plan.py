@@ -99,13 +99,13 @@ def merged(live: World, added: World) -> World:
     )
 
 
-def ask(raws: list[Raw], fleets: list[str], live: View | None) -> Answer:
-    """The planner's answer. Raises InputError or FleetError."""
+def ask(raws: list[Raw], fleets: list[str], live: View | None, policy: Policy | None = None) -> Answer:
+    """The planner's answer, under ``policy``, else the cluster's, else the default. Raises InputError or FleetError."""
     if live is None and not raws:
         raise InputError("PATH: give manifests with InferenceModels, or --from-cluster")
     if live is None and not fleets:
         raise InputError("--fleet: give the GPUs to plan for, such as --fleet NVIDIA-A100-SXM4-80GB=8")
-    policy = live.policy if live is not None else Policy()
+    policy = policy or (live.policy if live is not None else Policy())
     world = merged(live.world, offline(raws)) if live is not None else offline(raws)
     if not world.models:
         raise InputError("no InferenceModel found: nothing to plan")
