@@ -1,4 +1,4 @@
-"""The long series: twenty kills at random moments, then models that come and go; the end state is that of a quiet run."""
+"""The long series: twenty kills at random moments, models that come and go; it ends as a quiet run does."""
 
 import os
 import random
