@@ -177,7 +177,7 @@ def test_the_map_shows_each_share_at_its_size(world: World) -> None:
 def test_explain_repeats_conditions_and_the_schedulers_words(world: World) -> None:
     found = explain.facts(world, explain.find_model(world, "vision/a"))
     said = "\n".join(explain.text(found))
-    assert "TooSlow: because" in said
+    assert "LatencyAboveObjective: because" in said
     assert "the scheduler says: 0/2 nodes are available" in said
     assert "50 % of n gpu-0" in said
     assert found["profile"]["source"] == "p"
