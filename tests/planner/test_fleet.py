@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpulet.model.device import Gpu
-from gpulet.model.plan import Problem
+from gpulet.model.plan import Problem, Slot
 from gpulet.planner import plan
 from gpulet.planner.assign import Fleet
 from gpulet.planner.eligibility import Rules
@@ -92,3 +92,17 @@ def test_too_few_gpus_leave_out_by_priority_and_say_how_many_are_missing() -> No
     assert {u.model for u in found.unplaced} & important == set()
     assert found.unplaced
     assert all(f"of {P}" in u.message for u in found.unplaced)
+
+
+def test_a_large_fleet_is_not_turned_over_for_a_gpu_and_says_what_that_would_save(world: Problem) -> None:
+    """A plan grown model by model is a little dearer than a fresh one; few moves must not be traded for many."""
+    grown: tuple[Slot, ...] = ()
+    for count in range(6, 61, 6):
+        grown = plan(replace(world, demands=world.demands[:count], current=grown)).slots
+    last = plan(replace(world, current=grown))
+    fresh = plan(world)
+    moved = len(set(grown) - set(last.slots))
+    assert moved == 0
+    if last.gpus > fresh.gpus:
+        assert any("more replicas would save" in note for note in last.notes)
+    assert last.gpus <= fresh.gpus * 1.5

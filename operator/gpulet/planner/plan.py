@@ -110,7 +110,7 @@ def _lower_bound(found: Found, problem: Problem, rules: Rules, gpus: int) -> int
 
 
 def _notes(found: Found, problem: Problem) -> tuple[str, ...]:
-    notes = []
+    notes = list(found.notes)
     if problem.policy.prices and math.isfinite(found.cost):
         notes.append(f"price {found.cost:g}, proven to be at least {found.bound:g}")
     busy = {key_of(slot.device) for slot in found.slots} | {key_of(usage.device) for usage in problem.usages}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpulet.model.demand import ModelId
 from gpulet.model.plan import BoundKind, Problem, Slot
@@ -17,6 +17,8 @@ from gpulet.planner.packing import GpuKey, Packing, key_of
 from gpulet.planner.realise import Places, realised
 from gpulet.planner.throughput import Option
 
+MOVE_PRICE = 0.02
+"""GPUs that one replica's move may cost at most in a fleet too large for the exact program: 50 moves for a GPU."""
 _EPSILON = 1e-6
 _BOUND_TOLERANCE = 1e-4
 EXACT_COVERS = (*program.COVERS, "host resources", "placements")
@@ -32,6 +34,7 @@ class Found:
     """No packing of these models costs less."""
     covers: tuple[str, ...] = program.COVERS
     kind: BoundKind = "proven"
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,22 @@ class Search:
         best = consolidate(kept, problem, rules, fleet, ways, enough=bound) if kept is not None else None
         if new is not None and (best is None or cost_of(best, fleet) > bound + _EPSILON):
             new = consolidate(new, problem, rules, fleet, ways, enough=bound)
-            if best is None or cost_of(new, fleet) < cost_of(best, fleet) - _EPSILON:
+            if best is None:
                 return self._aligned(new, bound)
+            if cost_of(new, fleet) < cost_of(best, fleet) - _EPSILON:
+                return self._worth_moving(best, new, bound)
         return self._found(best, bound) if best is not None else Nothing(proven=False)
+
+    def _worth_moving(self, kept: Packing, new: Packing, bound: float) -> Found:
+        """A fresh start saves GPUs, but moves nearly everybody: the kept plan stays unless it saves enough for that.
+
+        Counted against the kept plan, not what exists: asked again in the planned world, the answer is the same.
+        """
+        stays = self._found(kept, bound)
+        slots = align(new.all_slots(), replace(self.problem, current=stays.slots), self.fleet)
+        moves = len(set(stays.slots) - set(slots))
+        saved = stays.cost - cost_of(new, self.fleet)
+        if saved >= MOVE_PRICE * moves:
+            return self._found(packing_of(self.problem, self.rules, slots), bound)
+        note = f"moving {moves} more replicas would save {saved:g} in GPUs; a move counts {MOVE_PRICE:g}"
+        return replace(stays, notes=(note,))
