@@ -113,6 +113,53 @@ def test_an_onnx_file_of_a_fixed_batch_answers_requests_of_any_size(server: Serv
             np.testing.assert_allclose(infer(client, asked), server.reference(asked), rtol=1e-4, atol=1e-5)
 
 
+OWN_PROGRAM = """
+import numpy as np
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "input", "data_type": "TYPE_FP32", "dims": [2]})
+        config.add_output({"name": "output", "data_type": "TYPE_FP32", "dims": [2]})
+        return config
+
+    def execute(self, requests):
+        taken = [pb.get_input_tensor_by_name(r, "input").as_numpy() for r in requests]
+        return [pb.InferenceResponse([pb.Tensor("output", t * 2)]) for t in taken]
+"""
+
+
+def test_a_user_s_own_python_program_names_its_tensors_itself(server: Server) -> None:
+    (server.files / "mine.py").write_text(OWN_PROGRAM)
+    server.start(net(format="python", path="mine.py"))
+    server.wait_ready()
+    asked = np.array([[1, 2], [3, 4]], dtype="float32")
+    with V2Client(HTTP) as client:
+        np.testing.assert_array_equal(infer(client, asked), asked * 2)
+
+
+def test_a_long_inference_is_answered_and_an_idle_connection_holds_nobody_up(server: Server) -> None:
+    """Failure case A23, with what a Service's callers keep: connections."""
+    slow = OWN_PROGRAM.replace("        taken =", "        time.sleep(4)\n        taken =")
+    slow = slow.replace("import", "import time\nimport", 1)
+    (server.files / "slow.py").write_text(slow)
+    server.start(net(format="python", path="slow.py", batch=1))
+    server.wait_ready()
+    assert server.process is not None
+    asked = np.ones((1, 2), dtype="float32")
+    with V2Client(HTTP) as idle, V2Client(HTTP) as client, ThreadPoolExecutor(1) as caller:
+        idle.metadata("net")
+        # Begun when the drain has already seen a quiet second, ended long after its least time.
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(2.0)
+        answer = caller.submit(infer, client, asked)
+        ended = time.monotonic()
+        np.testing.assert_array_equal(answer.result(20), asked * 2)
+        assert server.wait_end(20) == 0
+        assert time.monotonic() - ended < 12
+
+
 def test_callers_may_infer_and_nothing_else(server: Server) -> None:
     """Loading a model runs its code: only the serving program itself may."""
     server.start(net())

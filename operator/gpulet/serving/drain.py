@@ -8,8 +8,8 @@ from gpulet.serving.triton import Traffic
 LEAST_S = 3.0
 """Until every node's proxy has dropped this endpoint, requests still arrive."""
 QUIET_S = 1.0
-"""No request for so long, and none in flight: the callers are gone."""
-MOST_S = 15.0
+"""No request answered for so long, and none waiting: the callers are gone. What still runs is waited for later."""
+MOST_S = 12.0
 """A caller that never goes is cut off: the pod's grace period of 30 s has to hold Triton's own end, too."""
 _POLL_S = 0.2
 

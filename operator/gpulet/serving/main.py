@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -70,7 +71,8 @@ def _run(server: Server, text: str) -> int:
         _check_alive(server.triton)
     log.info("draining")
     wait_until_quiet(server.triton.traffic)
-    server.triton.end()
+    with suppress(V2Error):
+        server.triton.unload(p.model.name for p in server.prepared)
     return 0
 
 

@@ -13,19 +13,24 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import time
 import urllib.request
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpulet.api.workload import GRPC_PORT, HTTP_PORT, METRICS_PORT, ServeSpec
+from gpulet.v2.client import V2Client
 
 # How far off its rank a reported quantile may be.
 _QUANTILE_ERRORS = ((0.99, 0.001), (0.9, 0.005), (0.0, 0.02))
 # What a caller of models has no business with: loading a model means running its code.
 _RESTRICTED = "model-repository,shared-memory,trace,logging"
 _KEY_HEADER = "gpulet-key"
-_EXIT_TIMEOUT_S = 15
+# Triton waits so long for idle connections, too, which callers like to keep: what is in flight is waited for before.
+_EXIT_TIMEOUT_S = 2
+_UNLOAD_S = 10.0
 _REQUESTS = re.compile(r"^nv_inference_(request_success|request_failure|pending_request_count)\{[^}]*\} (\S+)", re.M)
 _SHM = Path("/dev/shm")
 _PR_SET_PDEATHSIG = 1
@@ -59,8 +64,17 @@ class Triton:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports.metrics}/metrics", timeout=5) as answer:
             return read_traffic(answer.read().decode())
 
+    def unload(self, models: Iterable[str]) -> None:
+        """Returns when what is in flight has been answered, or after some seconds. Raises V2Error."""
+        deadline = time.monotonic() + _UNLOAD_S
+        with V2Client(self.ports.http) as client:
+            for model in models:
+                client.unload(model, self.key)
+            while not client.unloaded(self.key) and time.monotonic() < deadline:
+                time.sleep(0.2)
+
     def end(self) -> None:
-        """Finishes what is in flight, unloads, ends; by force if that takes too long."""
+        """Ends the server, by force if it takes too long."""
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):

@@ -41,6 +41,15 @@ class V2Client:
         """Load a model of the server's repository; raises V2Error with the runtime's own words."""
         self._call("POST", f"/v2/repository/models/{model}/load", b"{}", headers)
 
+    def unload(self, model: str, headers: dict[str, str]) -> None:
+        """Begin to unload: requests in flight are still answered, new ones refused. Raises V2Error."""
+        self._call("POST", f"/v2/repository/models/{model}/unload", b"{}", headers)
+
+    def unloaded(self, headers: dict[str, str]) -> bool:
+        """Whether no model of the server's repository is loaded any more; raises V2Error."""
+        models = json.loads(self._call("POST", "/v2/repository/index", b"{}", headers))
+        return all(m.get("state", "UNAVAILABLE") == "UNAVAILABLE" for m in models)
+
     def infer(self, model: str, body: bytes, headers: dict[str, str]) -> bytes:
         """One inference; raises V2Error."""
         return self._call("POST", f"/v2/models/{model}/infer", body, headers)
