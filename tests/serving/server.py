@@ -25,20 +25,27 @@ import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 numpy.save(sys.argv[3], session.run(None, {"input": numpy.load(sys.argv[2])})[0])
 """
-# The library as a TuningJob stores it, but untuned; each line is one step of `gpulet tune-merge`.
+# The library as a TuningJob stores it, but untuned, with the sidecar that is agreed between tuning and serving.
 _COMPILE = """
-import sys
+import json, sys
 from pathlib import Path
-from gpulet.tuning.environment import prepare
-prepare()
-import tvm
+import onnx, tvm
+from tvm.relax.frontend.onnx import from_onnx
 from gpulet.tuning.linking import export
-from gpulet.tuning.merge import store
-from gpulet.tuning.model import load, target
 source, folder, batch = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-loaded = load(source, format_="onnx", batch=batch)
-export(tvm.compile(loaded.module, target()), folder / "new.so")
-store(folder, folder / "new.so", loaded, batch=batch)
+model = onnx.load(source)
+described = {}
+for side, tensors in (("inputs", model.graph.input), ("outputs", model.graph.output)):
+    for tensor in tensors:
+        tensor.type.tensor_type.shape.dim[0].dim_value = batch
+    described[side] = [
+        {"name": t.name, "shape": [d.dim_value for d in t.type.tensor_type.shape.dim], "dtype": "float32"}
+        for t in tensors
+    ]
+cpu = str(tvm.get_global_func("target.llvm_get_system_cpu")())
+target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": 1})
+export(tvm.compile(from_onnx(model, keep_params_in_input=False), target), folder / "tuned.so")
+(folder / "tuned.json").write_text(json.dumps({"batch": batch, **described}))
 """
 
 

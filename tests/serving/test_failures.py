@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,9 +80,18 @@ def test_it_lives_and_dies_with_its_share(server: Server) -> None:
     with V2Client(HTTP) as client:
         infer(client, np.zeros((1, *INPUT_SHAPE), dtype="float32"))
     triton = server.triton_pid()
+    shared_memory = shared_memory_of(triton)
+    assert shared_memory
     assert server.daemon is not None
     server.daemon.kill()
     assert server.wait_end() == EXIT_CODE
     assert "the share is gone" in server.last_words()
     with pytest.raises(ProcessLookupError):
         os.kill(triton, 0)
+    assert not [path for path in shared_memory if Path(path).exists()], "the device's /dev/shm fills up"
+
+
+def shared_memory_of(pid: int) -> set[str]:
+    """Files of our own in /dev/shm that the process has mapped."""
+    mapped = Path(f"/proc/{pid}/maps").read_text().split()
+    return {word for word in mapped if word.startswith("/dev/shm/gpulet-")}

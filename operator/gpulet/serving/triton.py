@@ -57,6 +57,7 @@ class Triton:
 
     process: "subprocess.Popen[bytes]"
     ports: Ports
+    shm_prefix: str
     key: dict[str, str] = field(repr=False)
 
     def traffic(self) -> Traffic:
@@ -86,6 +87,7 @@ class Triton:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        _remove_shm(self.shm_prefix)
 
 
 def start(spec: ServeSpec, *, work: Path, ports: Ports, on_gpu: bool) -> Triton:
@@ -98,9 +100,13 @@ def start(spec: ServeSpec, *, work: Path, ports: Ports, on_gpu: bool) -> Triton:
         program, options = shutil.which("tritonserver") or "tritonserver", []
     key = secrets.token_hex(16)
     options += flags(spec, repository=work / "repository", ports=ports, key=key, on_gpu=on_gpu)
-    options.append(f"--backend-config=python,shm-region-prefix-name={_own_shm_prefix(work)}")
+    # The same after a restart of the container, so that what a killed predecessor left can be removed.
+    # /dev/shm is shared by all pods of a device, and in each of them this process has the PID 1.
+    shm_prefix = f"gpulet-{hashlib.sha256(f'{socket.gethostname()} {work}'.encode()).hexdigest()[:12]}-"
+    _remove_shm(shm_prefix)
+    options.append(f"--backend-config=python,shm-region-prefix-name={shm_prefix}")
     process = subprocess.Popen([program, *options], env=environment, start_new_session=True, preexec_fn=_die_with_us)
-    return Triton(process, ports, {_KEY_HEADER: key})
+    return Triton(process, ports, shm_prefix, {_KEY_HEADER: key})
 
 
 def flags(spec: ServeSpec, *, repository: Path, ports: Ports, key: str, on_gpu: bool) -> list[str]:
@@ -148,16 +154,10 @@ def _error(quantile: float) -> float:
     return next(error for bound, error in _QUANTILE_ERRORS if quantile >= bound)
 
 
-def _own_shm_prefix(work: Path) -> str:
-    """The same after a restart of the container, so that what a killed predecessor left can be removed.
-
-    /dev/shm is shared by all pods of a device, and in each of them this process has the PID 1.
-    """
-    prefix = f"gpulet-{hashlib.sha256(f'{socket.gethostname()} {work}'.encode()).hexdigest()[:12]}-"
+def _remove_shm(prefix: str) -> None:
     for left in _SHM.glob(f"{prefix}*"):
         with suppress(OSError):
             left.unlink()
-    return prefix
 
 
 def _die_with_us() -> None:
