@@ -1,7 +1,11 @@
 """A result is adopted only if it wins by more than the measurements scatter."""
 
+import math
+
+import numpy as np
+
 from gpulet.api.workload import TuneReport
-from gpulet.tuning.verdict import Timing, adopted
+from gpulet.tuning.verdict import Timing, absolute_difference, adopted, relative_difference
 
 
 def test_a_clear_win_is_adopted() -> None:
@@ -24,3 +28,16 @@ def test_the_report_fits_a_termination_message() -> None:
         after_milliseconds=1 / 3, onnx_runtime_milliseconds=1 / 3,
     )  # fmt: skip
     assert len(longest.model_dump_json(by_alias=True, exclude_none=True).encode()) <= 4096
+
+
+def test_a_difference_is_measured_against_the_outputs_own_scale() -> None:
+    tuned, untuned = [np.array([1000.5, 0.0])], [np.array([1000.0, 0.0])]
+    assert absolute_difference(tuned, untuned) == 0.5
+    assert math.isclose(relative_difference(tuned, untuned), 0.0005)
+
+
+def test_what_is_no_number_or_has_another_shape_never_passes_for_equal() -> None:
+    right = [np.array([1.0, 2.0])]
+    for wrong in (np.array([math.nan, 2.0]), np.array([math.inf, 2.0]), np.array([1.0, 2.0, 3.0])):
+        assert relative_difference([wrong], right) == math.inf
+        assert absolute_difference([wrong], right) == math.inf

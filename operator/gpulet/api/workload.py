@@ -139,7 +139,7 @@ class TuneReport(KubeModel):
     """The tuned artifact beat what is served now, measured in turns in the same share."""
     error: str | None = None
     reason: str | None = None
-    """CamelCase reason of the error: NotTunable, ModelMissing, ModelBroken, OutputDiffers."""
+    """CamelCase reason of the error: NotTunable, ModelMissing, ModelBroken, OutputDiffers, MergeFailed."""
 
 
 class ShareConfig(KubeModel):

@@ -3,17 +3,21 @@
 Every measured trial is in the client's own records at once: killed and started again, it goes on where it was.
 """
 
+import hashlib
 import logging
 import os
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gpulet.api.workload import TRACKER_PORT, TuneSpec
+from gpulet.tuning.builds import pool_builder
 from gpulet.tuning.environment import model_path, prepare, work_folder
-from gpulet.tuning.records import DONE, client_folder, mend
-from gpulet.tuning.sharding import Work, allot, in_order, shards
+from gpulet.tuning.records import DONE, client_folder, resume
+from gpulet.tuning.sessions import runner_of
+from gpulet.tuning.sharding import allot, in_order, shards
 
 log = logging.getLogger("gpulet.tune-client")
 
@@ -29,12 +33,19 @@ def main(spec: str) -> None:
     parsed = TuneSpec.model_validate_json(spec)
     ordinal = int(os.environ.get("JOB_COMPLETION_INDEX", parsed.ordinal))
     folder = client_folder(work_folder(), ordinal)
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / DONE).exists():
+    goal = goal_of(parsed)
+    if resume(folder, share=parsed.tracker_key, goal=goal):
+        log.info("client %d: nothing is left to do", ordinal)
         return
-    mend(folder)
     search(parsed, ordinal, folder)
-    (folder / DONE).touch()
+    (folder / DONE).write_text(goal)
+
+
+def goal_of(spec: TuneSpec) -> str:
+    """What the records must be enough for: the model as it is now, its batch, the trials and how they are split."""
+    path = model_path(spec.model)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+    return f"sha256:{digest} batch={spec.model.batch} trials={spec.trials} clients={spec.clients}\n"
 
 
 def search(spec: TuneSpec, ordinal: int, folder: Path) -> None:
@@ -53,34 +64,51 @@ def search(spec: TuneSpec, ordinal: int, folder: Path) -> None:
     trials = allot(ordered, spec.trials)
     mine = shards(ordered, trials, spec.clients)[ordinal]
     log.info("client %d of %d: %s", ordinal, spec.clients, {w.name: trials[w.name] for w in mine})
-    wait_for_server(spec)
-    for work in mine:
-        tune_one(spec, found[work.index], work, trials[work.name], folder)
+    bench = Bench(spec, folder)
+    have = {w.name: count(bench.database, found[w.index]) for w in mine}
+    left = [w for w in mine if have[w.name] < trials[w.name]]
+    if left:
+        wait_for_server(spec)
+    for work in left:
+        log.info("%s: %d of %d trials are measured", work.name, have[work.name], trials[work.name])
+        tune_one(bench, found[work.index], have=have[work.name], wanted=trials[work.name])
 
 
-def tune_one(spec: TuneSpec, task: Any, work: Work, wanted: int, folder: Path) -> None:
+class Bench:
+    """What all operators of a client are tuned with; its worker processes start once, with the first candidate."""
+
+    def __init__(self, spec: TuneSpec, folder: Path) -> None:
+        from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+        self.spec, self.folder = spec, folder
+        self.database = JSONDatabase(work_dir=str(folder))
+
+    @cached_property
+    def builder(self) -> Any:
+        return pool_builder()
+
+    @cached_property
+    def runner(self) -> Any:
+        return runner_of(self.spec)
+
+
+def tune_one(bench: Bench, task: Any, *, have: int, wanted: int) -> None:
     """Measures what is missing of ``wanted`` trials of one operator."""
     from tvm.s_tir import meta_schedule as ms
 
-    from gpulet.tuning.builds import pool_builder
-
-    database = ms.database.JSONDatabase(work_dir=str(folder))
-    have = count(database, task)
-    if have >= wanted:
-        return
+    spec, folder = bench.spec, bench.folder
     contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(
         [task], str(folder), strategy=_strategy(spec.strategy), seed=spec.seed + 1 + have, num_threads=1
     )
-    log.info("%s: %d of %d trials are measured", work.name, have, wanted)
     ms.tune_tasks(
         tasks=contexts,
         task_weights=weights,
         work_dir=str(folder),
         max_trials_global=wanted - have,
         num_trials_per_iter=min(_PER_ROUND, wanted - have),
-        builder=pool_builder(),
-        runner=_runner(spec),
-        database=database,
+        builder=bench.builder,
+        runner=bench.runner,
+        database=bench.database,
         cost_model="xgb" if spec.strategy == "evolutionary" else "random",
         task_scheduler="round-robin",
     )
@@ -122,20 +150,4 @@ def _strategy(name: str) -> Any:
         return "replay-trace"
     return ms.search_strategy.EvolutionarySearch(
         population_size=64, init_min_unmeasured=16, genetic_num_iters=2, max_fail_count=5
-    )
-
-
-def _runner(spec: TuneSpec) -> Any:
-    """Measures on any free server of the job's key. At least 200 ms a candidate: a quota's period must not show."""
-    from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig, RPCRunner
-
-    return RPCRunner(
-        RPCConfig(
-            tracker_host=spec.tracker_host,
-            tracker_port=TRACKER_PORT,
-            tracker_key=spec.tracker_key,
-            session_timeout_sec=60,
-        ),
-        EvaluatorConfig(number=1, repeat=1, min_repeat_ms=200, enable_cpu_cache_flush=False),
-        max_workers=1,
     )

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from gpulet.api.workload import TuneReport, TuneSpec
 from gpulet.nvidia.simulated_client import connect_if_simulated
 from gpulet.tuning.environment import model_path, prepare, work_folder
 from gpulet.tuning.records import ARTIFACT, FAILED_SECONDS, SIDECAR, client_folder
-from gpulet.tuning.verdict import Timing, adopted
+from gpulet.tuning.verdict import Timing, absolute_difference, adopted, relative_difference
 
 log = logging.getLogger("gpulet.tune-merge")
 
@@ -31,6 +32,10 @@ def main(spec: str) -> None:
         report = merge(TuneSpec.model_validate_json(spec), work_folder())
     except ModelError as error:
         report = TuneReport(error=str(error)[:1000], reason=error.reason)
+    except Exception as error:  # the TuningJob must say what went wrong, not only that something did
+        log.exception("merge failed")
+        message = f"{type(error).__name__}: {error}"[:900]
+        report = TuneReport(error=f"{message}; see the log of the merge pod", reason="MergeFailed")
     path = Path(os.environ.get("GPULET_TERMINATION_LOG", "/dev/termination-log"))
     path.write_text(report.model_dump_json(by_alias=True, exclude_none=True))
     log.info("%s", report)
@@ -54,16 +59,26 @@ def merge(spec: TuneSpec, work: Path) -> TuneReport:
     library = work / f".{ARTIFACT}.new.so"
     export(executable, library)
     runners = runners_of(spec, loaded, cpu, library)
-    difference = largest_difference(runners)
-    if difference > TOLERANCE:
-        library.unlink()
-        message = (
-            f"the tuned output differs from the untuned one by {difference:.2g} (allowed {TOLERANCE:g}): not stored"
-        )
-        return TuneReport(error=message, reason="OutputDiffers", records=records, max_difference=difference)
+    outputs = {name: runner() for name, runner in runners.items() if name != "before"}
+    difference = absolute_difference(outputs["tuned"], outputs["untuned"])
+    for name in ("untuned", "onnx"):
+        relative = relative_difference(outputs["tuned"], outputs[name])
+        if relative > TOLERANCE:
+            library.unlink()
+            return _differs(name, relative, records=records, difference=difference)
     measured = timings(runners)
-    store(work, library, loaded, batch=spec.model.batch)
+    store(work, library, loaded, outputs["tuned"], batch=spec.model.batch)
     return _report(measured, work, records=records, difference=difference, version=str(tvm.__version__))
+
+
+def _differs(name: str, relative: float, *, records: int, difference: float) -> TuneReport:
+    other = {"untuned": "the untuned build's", "onnx": "ONNX Runtime's"}[name]
+    error = (
+        f"the tuned output differs from {other} by {relative:.2g} of its largest value (allowed {TOLERANCE:g}), so "
+        "nothing was stored: the model goes on as it is; tune again in an empty output folder, or report the model"
+    )
+    finite = difference if math.isfinite(difference) else None
+    return TuneReport(error=error, reason="OutputDiffers", records=records, max_difference=finite)
 
 
 def merged_database(work: Path, clients: int) -> tuple[Any, int]:
@@ -85,30 +100,16 @@ def merged_database(work: Path, clients: int) -> tuple[Any, int]:
     return into, records
 
 
-def largest_difference(runners: dict[str, Any]) -> float:
-    """Of the tuned from the untuned and, where it runs, ONNX Runtime's output, relative to the largest value."""
-    import numpy as np
-
-    tuned = runners["tuned"]()
-    worst = 0.0
-    for name in ("untuned", "onnx"):
-        if name not in runners:
-            continue
-        for ours, theirs in zip(tuned, runners[name](), strict=True):
-            scale = max(float(np.abs(theirs).max()), 1e-6)
-            worst = max(worst, float(np.abs(ours - theirs).max()) / scale)
-    return worst
-
-
-def store(work: Path, library: Path, loaded: Any, *, batch: int) -> None:
+def store(work: Path, library: Path, loaded: Any, outputs: list[Any], *, batch: int) -> None:
     """The artifact and, before it, what a server must know of it: whoever finds the one finds the other."""
     import tvm
 
+    described = zip(loaded.outputs, outputs, strict=True)
     sidecar = {
         "batch": batch,
         "tvm_version": str(tvm.__version__),
         "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in loaded.inputs],
-        "outputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype} for t in loaded.outputs],
+        "outputs": [{"name": name, "shape": list(a.shape), "dtype": a.dtype.name} for name, a in described],
     }
     fresh = work / f".{SIDECAR}.new"
     fresh.write_text(json.dumps(sidecar))

@@ -29,7 +29,7 @@ class Loaded:
     module: Any
     """The relax module, weights as constants."""
     inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[str, ...]
     fixed: bytes
     """The ONNX file with its batch dimension fixed."""
 
@@ -45,17 +45,35 @@ def load(path: Path, *, format_: str, batch: int) -> Loaded:
 
     try:
         proto = onnx.load(str(path))
-        weights = {i.name for i in proto.graph.initializer}
-        values = [v for v in proto.graph.input if v.name not in weights]
-        for value in (*values, *proto.graph.output):
-            _fix_batch(value, batch)
-        del proto.graph.value_info[:]
         onnx.checker.check_model(proto)
-        module = from_onnx(proto, keep_params_in_input=False)
-    except Exception as error:  # whatever importers raise for a broken file; its words go to the user
+    except Exception as error:  # onnx and protobuf raise errors of many kinds; their words go to the user
         raise ModelError("ModelBroken", f"{path.name} cannot be read as ONNX: {str(error)[:300]}") from error
+    weights = {i.name for i in proto.graph.initializer}
+    values = [v for v in proto.graph.input if v.name not in weights]
+    for value in (*values, *proto.graph.output):
+        _fix_batch(value, batch)
+    del proto.graph.value_info[:]
     inputs = tuple(_tensor(v) for v in values)
-    return Loaded(module, inputs, tuple(_tensor(v) for v in proto.graph.output), proto.SerializeToString())
+    _check_static(path, inputs, batch)
+    try:
+        module = from_onnx(proto, keep_params_in_input=False)
+    except Exception as error:  # an operator or attribute that TVM does not know; its words go to the user
+        raise ModelError("NotTunable", f"TVM cannot import {path.name}: {str(error)[-300:]}") from error
+    return Loaded(module, inputs, tuple(v.name for v in proto.graph.output), proto.SerializeToString())
+
+
+def _check_static(path: Path, inputs: tuple[Tensor, ...], batch: int) -> None:
+    """A tuned library has one shape: that of the planned batch."""
+    for tensor in inputs:
+        if 0 in tensor.shape:
+            remedy = "export the model with only its batch dimension dynamic"
+            raise ModelError("NotTunable", f"{path.name}: input {tensor.name} has dynamic dimensions: {remedy}")
+    if inputs and inputs[0].shape and inputs[0].shape[0] != batch:
+        raise ModelError(
+            "NotTunable",
+            f"{path.name}: input {inputs[0].name} has batch {inputs[0].shape[0]} written into the file, wanted is "
+            f"{batch}: set spec.batch to {inputs[0].shape[0]}, or export the model with a dynamic batch dimension",
+        )
 
 
 def _fix_batch(value: Any, batch: int) -> None:

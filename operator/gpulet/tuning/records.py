@@ -8,6 +8,8 @@ from gpulet.api.workload import ClientProgress
 RECORDS = "database_tuning_record.json"
 WORKLOADS = "database_workload.json"
 DONE = "done"
+SHARE = "share"
+"""Holds the tracker key the records were measured under."""
 ARTIFACT = "tuned.so"
 SIDECAR = "tuned.json"
 FAILED_SECONDS = 1e9
@@ -24,21 +26,39 @@ def client_progress(work: Path, ordinal: int) -> ClientProgress:
     trials = failed = 0
     records = folder / RECORDS
     if records.is_file():
-        for line in records.read_text().splitlines():
-            if not line.strip():
-                continue
+        # What follows the last newline is a record that is being written.
+        for line in records.read_text().split("\n")[:-1]:
             trials += 1
             failed += _failed(line)
     return ClientProgress(ordinal=ordinal, trials=trials, failed=failed, finished=(folder / DONE).exists())
 
 
 def _failed(line: str) -> bool:
-    """A record is [workload index, [trace, run seconds, target, arguments]]; a half-written line counts as failed."""
+    """A record is [workload index, [trace, run seconds, target, arguments]]; an unreadable one counts as failed."""
     try:
         seconds = json.loads(line)[1][1]
     except (ValueError, LookupError, TypeError):
         return True
     return not seconds or min(float(s) for s in seconds) > FAILED_SECONDS
+
+
+def resume(folder: Path, *, share: str, goal: str) -> bool:
+    """Makes the folder fit to go on from; answers whether ``goal`` is reached already.
+
+    The same output may serve one job after another: what was measured in another share says nothing here and is
+    dropped; what an earlier goal left is a head start for a new one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    mark, done = folder / SHARE, folder / DONE
+    if mark.is_file() and mark.read_text() != share:
+        for name in (RECORDS, WORKLOADS, DONE):
+            (folder / name).unlink(missing_ok=True)
+    mark.write_text(share)
+    if done.is_file() and done.read_text() == goal:
+        return True
+    done.unlink(missing_ok=True)
+    mend(folder)
+    return False
 
 
 def mend(folder: Path) -> None:

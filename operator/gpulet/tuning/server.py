@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from gpulet.api.workload import RPC_SERVER_PORT, TRACKER_PORT, TuneSpec
+from gpulet.api.workload import TuneSpec
 from gpulet.nvidia.simulated_client import EXIT_CODE, connect_if_simulated
 
 log = logging.getLogger("gpulet.tune-server")
@@ -26,7 +26,7 @@ class Supervisor:
         self._ending = threading.Event()
 
     def run(self) -> None:
-        """Keeps a server running until ``end``; one that lost its tracker ends by itself and is started again."""
+        """Keeps a server running until ``end``: a crashing candidate or a long absence of the tracker ends it."""
         while not self._ending.is_set():
             self._process = subprocess.Popen(
                 self._command, start_new_session=True, env=os.environ | {"TVM_NUM_THREADS": "1"}
@@ -74,15 +74,4 @@ def main(spec: str) -> None:
 
 
 def _command(spec: TuneSpec) -> list[str]:
-    port = int(os.environ.get("GPULET_RPC_PORT", RPC_SERVER_PORT))
-    return [
-        sys.executable,
-        "-m",
-        "tvm.exec.rpc_server",
-        "--host=0.0.0.0",
-        f"--port={port}",
-        f"--port-end={port + 1}",
-        f"--tracker={spec.tracker_host}:{TRACKER_PORT}",
-        f"--key={spec.tracker_key}",
-        f"--custom-addr={os.environ.get('POD_IP', '127.0.0.1')}",
-    ]
+    return [sys.executable, "-m", "gpulet.tuning.rpc", spec.model_dump_json(by_alias=True, exclude_none=True)]

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,9 +13,11 @@ from gpulet.tuning.records import client_progress
 
 log = logging.getLogger("gpulet.tune-tracker")
 
+_LOOK_S = 2.0
+
 
 def main(spec: str) -> None:
-    """Entry point; runs until SIGTERM."""
+    """Entry point; runs until SIGTERM; exits 1 if the tracker's own process is gone."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
     prepare()
     parsed = TuneSpec.model_validate_json(spec)
@@ -26,7 +29,10 @@ def main(spec: str) -> None:
         signal.signal(sign, lambda *_: ended.set())
     server = ThreadingHTTPServer(("0.0.0.0", PROGRESS_PORT), handler_of(parsed))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    ended.wait()
+    while not ended.wait(_LOOK_S):
+        if not tracker.proc.is_alive():
+            # Servers and clients connect again by themselves; the pod is restarted.
+            sys.exit("the tracker's process has ended")
     server.shutdown()
     tracker.terminate()
 
