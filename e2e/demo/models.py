@@ -1,6 +1,11 @@
-"""The demo's model files: small convolutional nets, made on the spot, carried by ConfigMaps."""
+"""The demo's model files: small convolutional nets, made on the spot, carried by ConfigMaps.
+
+`python -m e2e.demo.models | kubectl apply --server-side -f -` brings them to any cluster.
+"""
 
 import base64
+import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,3 +39,8 @@ def config_map(namespace: str, name: str) -> dict[str, Any]:
         "metadata": {"name": f"model-{name}", "namespace": namespace},
         "binaryData": {KEY: base64.b64encode(content).decode()},
     }
+
+
+if __name__ == "__main__":
+    items = [config_map("demo", name) for name in sorted(NETS)]
+    json.dump({"apiVersion": "v1", "kind": "List", "items": items}, sys.stdout)
