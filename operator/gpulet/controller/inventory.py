@@ -9,17 +9,18 @@ from gpulet.api import names
 from gpulet.controller.world import Raw, World, deleting
 from gpulet.model.device import Gpu, Node, Placement, Taint
 
-_UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_QUANTITY = re.compile(r"^([0-9.]+)(m|[KMGT]i|[kMGT])?$")
+_DECIMAL = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)}
+_UNITS = {"": 1.0} | _DECIMAL | _BINARY
+_QUANTITY = re.compile(r"^([+-]?[0-9]*\.?[0-9]+\.?)([eE][+-]?[0-9]+)?([numkMGTPE]|[KMGTPE]i)?$")
 
 
-def quantity(text: str) -> float:
-    """A Kubernetes quantity as a number of its base unit; raises ValueError."""
+def quantity(text: str | int | float) -> float:
+    """A Kubernetes quantity (any form that the API server accepts) as a number of its base unit; raises ValueError."""
     match = _QUANTITY.match(str(text))
     if match is None:
         raise ValueError(f"quantity {text!r} cannot be read")
-    number, unit = float(match[1]), match[2] or ""
-    return number / 1000 if unit == "m" else number * _UNITS[unit]
+    return float(match[1] + (match[2] or "")) * _UNITS[match[3] or ""]
 
 
 def millicores(text: str) -> int:
