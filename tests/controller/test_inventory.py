@@ -11,10 +11,21 @@ from tests.controller.cluster import Cluster, node, whole_gpu_slice
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("500m", 0.5), ("2", 2), ("0.5", 0.5), (".5", 0.5), ("1e3", 1000), ("1E-3", 0.001), ("12E", 12e18),
-        ("5k", 5000),        ("1Ki", 1024), ("1.5Gi", 1.5 * 2**30), ("128974848000m", 128974848), ("100n", 1e-7), ("3Pi", 3 * 2**50), (7, 7),
+        ("500m", 0.5),
+        ("2", 2),
+        (".5", 0.5),
+        ("1e3", 1000),
+        ("1E-3", 0.001),
+        ("12E", 12e18),
+        ("5k", 5000),
+        ("1Ki", 1024),
+        ("1.5Gi", 1.5 * 2**30),
+        ("128974848000m", 128974848),
+        ("100n", 1e-7),
+        ("3Pi", 3 * 2**50),
+        (7, 7),
     ],
-)  # fmt: skip
+)
 def test_every_form_of_a_quantity_is_read(text: str, value: float) -> None:
     """A foreign pod may write any of them, and must not stop the loop."""
     assert quantity(text) == pytest.approx(value)
