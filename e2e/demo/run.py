@@ -18,7 +18,7 @@ from gpulet.controller.world import World
 
 # How long callers keep calling after the demo, so that conditions can be read.
 LIGHT_LOAD_S = 1800
-LOAD_S = 40
+LOAD_S = 30
 _SCENE_TIMEOUT_S = 480.0
 _PREFIX, _LIGHT = "load", "light"
 
