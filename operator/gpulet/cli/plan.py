@@ -15,9 +15,10 @@ from gpulet.api.policy import Policy
 from gpulet.cli.fleet import fleet
 from gpulet.cli.live import View
 from gpulet.controller.demand import rate_to_plan
+from gpulet.controller.observations import Observations
 from gpulet.controller.profiles import choose
+from gpulet.controller.question import Question
 from gpulet.controller.read import read_world
-from gpulet.controller.snapshot import problem
 from gpulet.controller.world import Key, Raw, World, key_of
 from gpulet.model.demand import ModelId
 from gpulet.model.plan import Plan, Problem, Unplaced
@@ -111,7 +112,7 @@ def ask(raws: list[Raw], fleets: list[str], live: View | None, policy: Policy | 
         raise InputError("no InferenceModel found: nothing to plan")
     choices = {key: choose(world, model) for key, model in world.models.items()}
     rates = {key: _rate(model, policy) for key, model in world.models.items()}
-    asked = problem(world, choices=choices, rates_per_s=rates, refusals=(), policy=policy)
+    asked = Question(world, policy, Observations(), choices, rates).problem()
     if fleets:
         gpus, nodes = fleet(fleets)
         asked = replace(asked, gpus=gpus, nodes=nodes, usages=(), current=())
