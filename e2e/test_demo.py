@@ -18,6 +18,7 @@ from e2e.checks import audit, endstate, leftovers
 from e2e.cluster import local
 from e2e.cluster.commands import say
 from e2e.cluster.layout import Layout, find
+from e2e.cluster.paths import cache_root, locked
 from e2e.demo import down, install, load
 from e2e.demo.install import eventually
 from e2e.kubectl import Kubectl
@@ -40,8 +41,17 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    """The demo's own command line, with the kills beside it; the cluster goes when the module ends."""
+    """The demo's own command line, with the kills beside it; the cluster goes when the module ends.
+
+    One run at a time on a machine: a second one would take the cluster from under the first.
+    """
     log = tmp_path_factory.mktemp("demo") / "demo.log"
+    with locked(cache_root() / "locks" / f"test-{NAME}"):
+        yield from _play(log)
+
+
+def _play(log: Path) -> Iterator[Played]:
+    demo: subprocess.Popen[str] | None = None
     try:
         with log.open("w") as lines:
             demo = _start(lines)
@@ -50,7 +60,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
         assert demo.returncode == 0, log.read_text()[-6000:]
         yield Played(_cluster(), _kubectl(), json.loads(output), kills)
     finally:
-        if "demo" in locals() and demo.poll() is None:
+        if demo is not None and demo.poll() is None:
             demo.terminate()
             demo.wait(30)
         local.down(NAME, say)

@@ -21,7 +21,7 @@ def main() -> None:
     try:
         sys.exit(arguments.verb(arguments))
     except (RuntimeError, TimeoutError, OSError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {error or type(error).__name__}")
 
 
 def _run(arguments: argparse.Namespace) -> int:

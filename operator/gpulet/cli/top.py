@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -248,8 +249,9 @@ async def follow(
 
     A server that is away for a moment is asked again.
     """
-    async with Client(await load_configuration(kubeconfig)) as client, asyncio.timeout(timeout_s):
-        while True:
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    async with Client(await load_configuration(kubeconfig)) as client:
+        while deadline_s is None or time.monotonic() < deadline_s:
             try:
                 world = await look(client)
             except KubeError as error:
@@ -261,6 +263,7 @@ async def follow(
                 if until(world):
                     return world
             await asyncio.sleep(period_s)
+    raise TimeoutError(f"waited {timeout_s:g} s in vain; the last lines tell what is not as it should be")
 
 
 def snapshot(world: World) -> dict[str, Any]:
