@@ -28,3 +28,11 @@ def test_the_order_of_named_items_does_not_matter() -> None:
     a, b = {"name": "a", "value": "1"}, {"name": "b", "value": "2"}
     assert holds({"env": [b, a]}, {"env": [a, b]})
     assert not holds({"args": ["x", "y"]}, {"args": ["y", "x"]})
+
+
+def test_items_with_the_same_key_are_compared_one_by_one() -> None:
+    """Two tolerations of one taint key, as users write them, hold once they are there."""
+    intent = [{"key": "gpu", "effect": "NoSchedule"}, {"key": "gpu", "effect": "NoExecute"}]
+    current = [item | {"operator": "Exists"} for item in intent]
+    assert holds(current, intent)
+    assert not holds(current[:1] * 2, intent)

@@ -16,6 +16,7 @@ class LeaseServer:
         self.lease: dict[str, Any] | None = None
         self.version = 0
         self.down = False
+        self.answer_delay_s = 0.0
 
     def _up(self) -> None:
         if self.down:
@@ -43,7 +44,9 @@ class LeaseServer:
         assert self.lease is not None
         if manifest["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             raise ConflictError("moved on")
-        return self._stored(manifest)
+        stored = self._stored(manifest)
+        await asyncio.sleep(self.answer_delay_s)
+        return stored
 
 
 def candidate(server: LeaseServer, name: str) -> Lease:
@@ -112,3 +115,48 @@ async def test_times_have_six_digits() -> None:
     await candidate(server, "a").acquire()
     assert server.lease is not None
     assert len(server.lease["spec"]["renewTime"].split(".")[1]) == 7
+
+
+async def test_a_slow_answer_never_lets_two_lead() -> None:
+    """Others count from when a renewal arrived, so the leader counts from when it was sent, not answered."""
+    server = LeaseServer()
+    first, second = candidate(server, "a"), candidate(server, "b")
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
+    waiting = asyncio.create_task(second.acquire())
+    await asyncio.sleep(0.2)
+    server.answer_delay_s = 0.25
+    await asyncio.sleep(0.2)
+    server.down = True
+    with pytest.raises(LeadershipLostError):
+        await asyncio.wait_for(holding, 2)
+    assert not waiting.done()
+    server.down, server.answer_delay_s = False, 0.0
+    await asyncio.wait_for(waiting, 2)
+
+
+async def test_only_an_own_write_counts_as_a_renewal() -> None:
+    """A stranger's writes, faster than ours, leave renewTime as it was: whoever waits takes over, so we must end."""
+    server = LeaseServer()
+    first = candidate(server, "a")
+    await first.acquire()
+
+    async def refuse(_: dict[str, Any]) -> dict[str, Any]:
+        raise ConflictError("moved on")
+
+    server.replace = refuse  # type: ignore[method-assign]
+    with pytest.raises(LeadershipLostError, match="not renewed"):
+        await asyncio.wait_for(first.hold(), 2)
+
+
+async def test_a_release_after_a_renewal_that_was_cut_off_hands_over() -> None:
+    server = LeaseServer()
+    first = candidate(server, "a")
+    await first.acquire()
+    server.answer_delay_s = 10
+    holding = asyncio.create_task(first.hold())
+    await asyncio.sleep(0.15)
+    holding.cancel()
+    server.answer_delay_s = 0.0
+    await first.release()
+    assert server.lease is not None and server.lease["spec"]["holderIdentity"] == ""

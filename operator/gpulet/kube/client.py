@@ -121,7 +121,7 @@ class Client:
                         status = event["object"]
                         raise error_of(int(status.get("code", 500)), json.dumps(status), what)
                     yield event
-        except TRANSPORT_ERRORS as error:
+        except (*TRANSPORT_ERRORS, ConfigException, ValueError) as error:
             raise UnavailableError(f"{what}: {error or type(error).__name__}") from error
 
     async def apply(self, manifest: Mapping[str, Any], *, force: bool = True) -> Raw:
@@ -195,7 +195,7 @@ class Client:
                     raise error_of(response.status, text, f"{verb} {path}")
                 answer: Raw = json.loads(text)
                 return answer
-        except TRANSPORT_ERRORS as error:
+        except (*TRANSPORT_ERRORS, ConfigException, ValueError) as error:
             raise UnavailableError(f"{verb} {path}: {error or type(error).__name__}") from error
 
     def _request(

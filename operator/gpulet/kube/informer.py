@@ -15,6 +15,7 @@ log = logging.getLogger("gpulet.informer")
 Raw = dict[str, Any]
 Key = tuple[str, str]
 _LONGEST_BACKOFF_S = 30.0
+_FAILURES_BEFORE_RELIST = 3
 
 
 class Informer:
@@ -43,7 +44,7 @@ class Informer:
 
     async def run(self) -> None:
         """Never returns; errors are waited out, for the cache holds the last known state meanwhile."""
-        version, backoff_s = "", 0.2
+        version, backoff_s, failures = "", 0.2, 0
         while True:
             try:
                 if not version:
@@ -58,11 +59,15 @@ class Informer:
                 ):
                     version = event["object"]["metadata"]["resourceVersion"]
                     self._take(event)
-                    backoff_s = 0.2
+                    backoff_s, failures = 0.2, 0
             except GoneError:
                 version = ""
             except KubeError as error:
                 log.warning("%s: %s; again in %.1f s", self.kind.plural, error, backoff_s)
+                failures += 1
+                if failures >= _FAILURES_BEFORE_RELIST:
+                    # A version that this API server has not reached (a restored etcd) is refused for ever.
+                    version, failures = "", 0
             await asyncio.sleep(backoff_s * random.uniform(0.8, 1.2))
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
 

@@ -35,39 +35,46 @@ class Lease:
     _seen: tuple[str, str] = ("", "")
     _seen_at_s: float = 0.0
     _held: dict[str, Any] | None = None
+    _renewed_s: float = 0.0
+    """When the last write that succeeded was *sent*: others count from when it arrived, so never earlier than this."""
 
     async def acquire(self) -> None:
         """Returns when we lead."""
         while True:
             try:
-                if await self._try_acquire():
+                async with asyncio.timeout(self.renew_deadline_s):
+                    acquired = await self._try_acquire()
+                if acquired:
                     log.info("%s leads", self.identity)
                     return
-            except KubeError as error:
-                log.warning("lease: %s", error)
+            except (KubeError, TimeoutError) as error:
+                log.warning("lease: %s", error or "no answer in time")
             await asyncio.sleep(self.retry_s)
 
     async def hold(self) -> None:
         """Renews for ever; raises LeadershipLostError when it could not within the deadline, or was deposed."""
-        renewed_s = self.clock()
         while True:
             await asyncio.sleep(self.retry_s)
+            left_s = self._renewed_s + self.renew_deadline_s - self.clock()
             try:
-                async with asyncio.timeout(self.renew_deadline_s):
+                async with asyncio.timeout(max(left_s, 0)):
                     await self._renew()
-                renewed_s = self.clock()
             except (KubeError, TimeoutError) as error:
-                log.warning("lease: renewal failed: %s", error)
-            if self.clock() - renewed_s > self.renew_deadline_s:
+                log.warning("lease: renewal failed: %s", error or "no answer in time")
+            if self.clock() - self._renewed_s >= self.renew_deadline_s:
                 raise LeadershipLostError(f"{self.identity}: not renewed for {self.renew_deadline_s:g} s")
 
     async def release(self) -> None:
         """On a clean stop: the successor starts at once."""
         if self._held is None:
             return
-        spec = self._held["spec"] | {"holderIdentity": "", "renewTime": _micro_time()}
         try:
-            await self.client.replace(self._held | {"spec": spec})
+            # Read anew: a renewal that was cut off may have arrived.
+            lease = await self.client.get(LEASE, self.name, self.namespace)
+            spec = lease.get("spec") or {}
+            if spec.get("holderIdentity") == self.identity:
+                released = {"holderIdentity": "", "renewTime": _micro_time()}
+                await self.client.replace(lease | {"spec": spec | released})
         except KubeError as error:
             log.warning("lease: not released: %s", error)
         self._held = None
@@ -87,10 +94,12 @@ class Lease:
             return False
         transitions = int(spec.get("leaseTransitions") or 0) + (holder != self.identity)
         wanted = lease | {"spec": spec | self._spec(transitions) | {"acquireTime": _micro_time()}}
+        sent_s = self.clock()
         try:
             self._held = await self.client.replace(wanted)
         except ConflictError:
             return False
+        self._renewed_s = sent_s
         return True
 
     async def _create(self) -> bool:
@@ -100,21 +109,26 @@ class Lease:
             "metadata": {"name": self.name, "namespace": self.namespace},
             "spec": self._spec(0) | {"acquireTime": _micro_time()},
         }
+        sent_s = self.clock()
         try:
             self._held = await self.client.create(manifest)
         except ConflictError:
             return False
+        self._renewed_s = sent_s
         return True
 
     async def _renew(self) -> None:
         assert self._held is not None
         spec = self._held["spec"] | {"renewTime": _micro_time()}
+        sent_s = self.clock()
         try:
             self._held = await self.client.replace(self._held | {"spec": spec})
+            self._renewed_s = sent_s
         except ConflictError:
             lease = await self.client.get(LEASE, self.name, self.namespace)
             if (lease.get("spec") or {}).get("holderIdentity") != self.identity:
                 raise LeadershipLostError(f"{self.identity}: another one leads") from None
+            # Not renewed yet, for nothing of ours was written: the next try is with this version.
             self._held = lease
 
     def _spec(self, transitions: int) -> dict[str, Any]:
