@@ -1,6 +1,7 @@
 """Leader election: two never lead together, and a lost Lease ends the leader."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,19 +120,26 @@ async def test_times_have_six_digits() -> None:
 
 async def test_a_slow_answer_never_lets_two_lead() -> None:
     """Others count from when a renewal arrived, so the leader counts from when it was sent, not answered."""
-    server = LeaseServer()
+    server, renewals = LeaseServer(), 0
+
+    async def answer_once(manifest: dict[str, Any]) -> dict[str, Any]:
+        nonlocal renewals
+        renewals += 1
+        if renewals > 1:
+            await asyncio.sleep(3600)
+        stored = await LeaseServer.replace(server, manifest)
+        await asyncio.sleep(0.28)
+        return stored
+
     first, second = candidate(server, "a"), candidate(server, "b")
+    first.duration_s = second.duration_s = 0.45
     await first.acquire()
+    first.client = SimpleNamespace(get=server.get, replace=answer_once)  # type: ignore[assignment]
     holding = asyncio.create_task(first.hold())
     waiting = asyncio.create_task(second.acquire())
-    await asyncio.sleep(0.2)
-    server.answer_delay_s = 0.25
-    await asyncio.sleep(0.2)
-    server.down = True
     with pytest.raises(LeadershipLostError):
         await asyncio.wait_for(holding, 2)
     assert not waiting.done()
-    server.down, server.answer_delay_s = False, 0.0
     await asyncio.wait_for(waiting, 2)
 
 
