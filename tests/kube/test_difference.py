@@ -36,3 +36,8 @@ def test_items_with_the_same_key_are_compared_one_by_one() -> None:
     current = [item | {"operator": "Exists"} for item in intent]
     assert holds(current, intent)
     assert not holds(current[:1] * 2, intent)
+
+
+def test_an_empty_map_that_the_server_did_not_store_holds() -> None:
+    assert holds({"metadata": {}}, {"metadata": {"labels": {}, "finalizers": []}})
+    assert not holds({"metadata": {}}, {"metadata": {"labels": {"a": ""}}})

@@ -14,7 +14,7 @@ def holds(current: Any, intent: Any) -> bool:
     """
     if isinstance(intent, Mapping):
         return isinstance(current, Mapping) and all(
-            key in current and holds(current[key], value) for key, value in intent.items()
+            holds(current[key], value) if key in current else _is_empty(value) for key, value in intent.items()
         )
     if isinstance(intent, list):
         return isinstance(current, list) and _list_holds(current, intent)
@@ -33,3 +33,8 @@ def _tells_apart(key: str, items: list[Any]) -> bool:
     """Whether every item has a value of its own at ``key``."""
     values = [item[key] for item in items if isinstance(item, Mapping) and key in item]
     return len(values) == len(items) and all(values.count(value) == 1 for value in values)
+
+
+def _is_empty(value: Any) -> bool:
+    """The API server does not store an empty map or list of most types."""
+    return isinstance(value, Mapping | list) and not value
