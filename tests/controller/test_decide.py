@@ -304,3 +304,26 @@ def test_a_serving_pod_s_last_words_are_in_the_status_of_its_model(cluster: Clus
     asyncio.run(one_pass(cluster))
     assert condition(model, "Serving")["reason"] == "ModelMissing"
     assert condition(model, "Stalled")["status"] == "True"
+
+
+def test_a_manual_gpulet_without_labels_of_ours_stops_nobody(cluster: Cluster) -> None:
+    """The repository's own examples/gpulet.yaml beside a model of that name."""
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    cluster.add(
+        {
+            "apiVersion": "gpulet.dev/v1alpha1",
+            "kind": "Gpulet",
+            "metadata": {"name": "reserved", "namespace": "vision", "labels": {"gpulet.dev/origin": "manual"}},
+            "spec": {
+                "device": {"node": "node2", "gpu": "GPU-node2-0"},
+                "computePercent": 50,
+                "memory": "1Gi",
+                "clients": 1,
+                "models": [{"name": "m", "batch": 1}],
+            },
+        }
+    )
+    settle(cluster)
+    assert condition(model, "Ready")["status"] == "True"
+    assert ("vision", "reserved") in cluster.objects["Gpulet"]

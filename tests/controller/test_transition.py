@@ -87,7 +87,7 @@ def test_tuning_yields_to_serving_at_once() -> None:
     tuner = {
         "apiVersion": "gpulet.dev/v1alpha1",
         "kind": "Gpulet",
-        "metadata": {"name": "t", "namespace": "ns"},
+        "metadata": {"name": "t", "namespace": "ns", "labels": {"gpulet.dev/origin": "plan"}},
         "spec": {
             "device": {"node": "node1", "gpu": "GPU-a"},
             "computePercent": 50,

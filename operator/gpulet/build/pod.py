@@ -195,7 +195,7 @@ def serving_pod(
         body["serviceAccountName"] = template.service_account_name
     labels = {
         **template.labels,
-        names.LABEL_MODEL: gpulet.metadata.labels[names.LABEL_MODEL],
+        names.LABEL_MODEL: spec.models[0].name,
         names.LABEL_ROLE: "serve",
         names.LABEL_ROUTED: "true" if routed else "false",
     }
@@ -237,5 +237,8 @@ def profiling_pod(
     return gpulet_pod(
         gpulet,
         body,
-        labels={names.LABEL_ROLE: "profile", names.LABEL_PROFILE: gpulet.metadata.labels[names.LABEL_PROFILE]},
+        labels={
+            names.LABEL_ROLE: "profile",
+            names.LABEL_PROFILE: gpulet.spec.profiling.profile if gpulet.spec.profiling else probe.model,
+        },
     )

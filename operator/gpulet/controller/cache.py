@@ -110,8 +110,8 @@ class Cache:
         """The policy in force: that of the ConfigMap, or the last good one while it cannot be read."""
         raw = next(iter(self._policy_informer.objects.values()), None)
         text = (raw or {}).get("data", {}).get("policy.yaml")
-        if text == self._policy_text:
-            return self._policy
+        if text == self._policy_text or (text is None and self._policy_text is not None):
+            return self._policy  # a deleted ConfigMap changes nothing: defaults could roll every model over
         self._policy_text = text
         try:
             self._policy = (

@@ -196,7 +196,7 @@ def _node(raw: Raw, cpu: int, memory: int, pods: int) -> Node:
         name=raw["metadata"]["name"],
         free_cpu_millicores=max(0, millicores(allocatable.get("cpu", "0")) - cpu),
         free_memory_mib=max(0, mebibytes(allocatable.get("memory", "0")) - memory),
-        free_pods=max(0, int(allocatable.get("pods", 110)) - pods),
+        free_pods=max(0, int(quantity(allocatable.get("pods", "110"))) - pods),
         ready=is_ready and not raw["spec"].get("unschedulable", False),
         taints=taints,
         labels=tuple(sorted((raw["metadata"].get("labels") or {}).items())),

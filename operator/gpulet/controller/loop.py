@@ -52,12 +52,17 @@ class Loop:
 
     async def run(self) -> None:
         """Never returns: its end is the operator's end."""
-        self.leading = True
+        self.leading, self.last_pass_s = True, time.monotonic()
         await self.cache.synced()
         while True:
             policy = self.cache.policy()
             started = time.monotonic()
-            await self.pass_once(policy)
+            try:
+                await self.pass_once(policy)
+            except Exception:  # a bug must not stop what serves; the probe fails if it goes on
+                log.exception("a pass failed; the next one decides anew")
+                await asyncio.sleep(policy.period_seconds)
+                continue
             self.last_pass_s = time.monotonic()
             self.exported.pass_seconds.observe(self.last_pass_s - started)
             await self.cache.changed(timeout_s=policy.period_seconds)

@@ -8,7 +8,7 @@ from gpulet.api.policy import Policy
 from gpulet.controller.observations import Observations
 from gpulet.controller.profiles import Choice
 from gpulet.controller.snapshot import leaving_gpulets, problem
-from gpulet.controller.world import Key, World
+from gpulet.controller.world import Key, World, is_planned
 from gpulet.model.plan import Problem, Refusal
 
 
@@ -42,7 +42,7 @@ class Question:
 
     def sacrifices(self) -> Iterator[frozenset[Key]]:
         """What may be planned as if gone, gentlest first: nothing; tuning and profiling; replicas on their way out."""
-        working = frozenset(key for key, g in self.world.gpulets.items() if g.spec.models is None)
+        working = frozenset(key for key, g in self.world.gpulets.items() if g.spec.models is None and is_planned(g))
         seen = set()
         for without in (frozenset(), working, self.leaving, working | self.leaving):
             if without not in seen:

@@ -12,7 +12,7 @@ from typing import Any
 from gpulet.api.base import memory_mib
 from gpulet.api.gpulet import Gpulet
 from gpulet.build.gpulet import Share, share_of
-from gpulet.controller.world import Key
+from gpulet.controller.world import Key, is_planned
 from gpulet.model.demand import ModelId
 from gpulet.model.device import Device, Gpu
 
@@ -116,7 +116,8 @@ def _in_the_way(
         if device != share.device and not device.overlaps(share.device, sizes):
             continue
         if gpulet.spec.models is None:
-            found.append(Removal(key, "YieldedToServing"))
+            if is_planned(gpulet):
+                found.append(Removal(key, "YieldedToServing"))
         elif key in obsolete:
             model = _model_of(gpulet)
             if model in settled:
