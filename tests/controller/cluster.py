@@ -8,7 +8,7 @@ import copy
 import itertools
 from typing import Any
 
-from gpulet.controller.actions import Action, Apply, Delete, Leave, Tell, Unroute, WriteStatus
+from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute, WriteStatus
 from gpulet.controller.read import read_world
 from gpulet.controller.world import Key, World
 
@@ -57,18 +57,28 @@ class Cluster:
                     if self.objects[kind].pop(key, None) is not None:
                         self.writes.append(f"delete {kind} {key[1]}")
                     self._collect_garbage()
-                case Unroute(key):
-                    self.objects["Pod"][key]["metadata"]["labels"]["gpulet.dev/routed"] = "false"
-                    self.writes.append(f"unroute {key[1]}")
-                case Leave(key):
-                    self.objects["Gpulet"][key]["metadata"]["labels"]["gpulet.dev/leaving"] = "true"
-                    self.writes.append(f"leave {key[1]}")
+                case Unroute() | Leave() | Keep():
+                    self._relabel(action)
                 case WriteStatus(kind, key, status):
                     if key in self.objects[kind] and self.objects[kind][key].get("status") != status:
                         self.objects[kind][key]["status"] = status
                         self.writes.append(f"status {kind} {key[1]}")
                 case Tell():
                     self.events.append(action)
+
+    def _relabel(self, action: Unroute | Leave | Keep) -> None:
+        pod = self.objects["Pod"].get(action.key, {"metadata": {"labels": {}}})["metadata"]["labels"]
+        gpulet = self.objects["Gpulet"][action.key]["metadata"]["labels"]
+        match action:
+            case Unroute():
+                pod["gpulet.dev/routed"] = "false"
+            case Leave():
+                gpulet["gpulet.dev/leaving"] = "true"
+            case Keep(_, stays):
+                pod["gpulet.dev/routed"] = "true"
+                if stays:
+                    gpulet.pop("gpulet.dev/leaving", None)
+        self.writes.append(f"{type(action).__name__.lower()} {action.key[1]}")
 
     def _apply(self, manifest: dict[str, Any]) -> None:
         key = (manifest["metadata"]["namespace"], manifest["metadata"]["name"])

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from gpulet.api.gpulet import Gpulet
+from gpulet.api.inferencemodel import InferenceModel
 from gpulet.api.policy import Policy
 from gpulet.controller.decide import decide
 from gpulet.controller.loop import Loop
-from gpulet.controller.observations import Observations
+from gpulet.controller.observations import Observations, ReplicaFigures
+from gpulet.controller.statuses import seen
 from gpulet.metrics.exported import Exported
 from gpulet.model.demand import ModelId
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
@@ -327,3 +330,92 @@ def test_a_manual_gpulet_without_labels_of_ours_stops_nobody(cluster: Cluster) -
     settle(cluster)
     assert condition(model, "Ready")["status"] == "True"
     assert ("vision", "reserved") in cluster.objects["Gpulet"]
+
+
+def serving_pods(cluster: Cluster) -> list[str]:
+    """Names of pods that take traffic."""
+    return [
+        name
+        for (_, name), pod in cluster.objects["Pod"].items()
+        if pod["metadata"]["labels"].get("gpulet.dev/routed") == "true" and pod.get("status", {}).get("conditions")
+    ]
+
+
+def rolling(cluster: Cluster) -> tuple[dict[str, Any], tuple[str, str], tuple[str, str]]:
+    """A model in the middle of a rollout: (model, old Gpulet, new Gpulet); the new pod is not ready yet."""
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    settle(cluster)
+    (old,) = cluster.objects["Gpulet"]
+    model["spec"]["model"]["uri"] = "configmap://m/other.onnx"
+    model["metadata"]["generation"] = 2
+    for _ in range(3):
+        asyncio.run(one_pass(cluster))
+    (new,) = cluster.objects["Gpulet"].keys() - {old}
+    return model, old, new
+
+
+def test_a_new_generation_is_not_ready_while_only_the_old_one_serves(cluster: Cluster) -> None:
+    """Failure case H2, from the very pass that first sees it."""
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=5, slo_ms=300, profileRef={"name": "p"}))
+    settle(cluster)
+    assert condition(model, "Ready")["status"] == "True"
+    model["spec"]["model"]["uri"] = "configmap://m/other.onnx"
+    model["metadata"]["generation"] = 2
+    asyncio.run(one_pass(cluster))
+    assert model["status"]["observedGeneration"] == 2
+    assert condition(model, "Ready")["status"] == "False"
+    assert model["status"]["replicas"] == {"planned": 1, "ready": 0}
+    settle(cluster)
+    assert condition(model, "Ready")["status"] == "True"
+
+
+def test_a_spec_that_is_put_back_in_the_middle_of_a_rollout_keeps_the_old_share(cluster: Cluster) -> None:
+    model, old, _ = rolling(cluster)
+    assert "gpulet.dev/leaving" in cluster.objects["Gpulet"][old]["metadata"]["labels"]
+    model["spec"]["model"]["uri"] = "configmap://m/model.onnx"
+    settle(cluster)
+    assert list(cluster.objects["Gpulet"]) == [old]
+    assert "gpulet.dev/leaving" not in cluster.objects["Gpulet"][old]["metadata"]["labels"]
+    assert serving_pods(cluster) == [old[1]]
+    cluster.writes.clear()
+    settle(cluster, passes=2)
+    assert cluster.writes == []
+
+
+def test_a_replacement_that_fails_in_the_drain_gives_the_traffic_back(cluster: Cluster) -> None:
+    _, old, new = rolling(cluster)
+    cluster.kubelet()
+    asyncio.run(one_pass(cluster))
+    assert cluster.objects["Pod"][old]["metadata"]["labels"]["gpulet.dev/routed"] == "false"
+    cluster.objects["Pod"][new]["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    asyncio.run(one_pass(cluster))
+    assert old in cluster.objects["Gpulet"]
+    assert old[1] in serving_pods(cluster)
+
+
+def test_a_new_replica_s_short_window_does_not_double_the_rate() -> None:
+    """600 requests of the old one's minute and 50 of the new one's five seconds are 10.8 a second, not 20."""
+    model = InferenceModel.model_validate(inference_model("m"))
+    gpulets = [Gpulet.model_validate(_bare_gpulet(name)) for name in ("old", "new")]
+    figures = {
+        ("vision", "old"): ReplicaFigures(requests=600, seconds=60, mean_ms=5, percentile_ms=9),
+        ("vision", "new"): ReplicaFigures(requests=50, seconds=5, mean_ms=4, percentile_ms=7),
+    }
+    found = seen(model, gpulets, Observations(figures=figures))
+    assert found.rate_per_s == pytest.approx(650 / 60)
+    assert found.percentile_ms == 9
+
+
+def _bare_gpulet(name: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "vision"},
+        "spec": {
+            "device": {"node": "node1", "gpu": "GPU-1"},
+            "computePercent": 50,
+            "memory": "1Gi",
+            "clients": 1,
+            "models": [{"name": "m", "batch": 1}],
+        },
+    }

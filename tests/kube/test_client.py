@@ -50,7 +50,7 @@ async def client_of(answer: web.Response | None = None, seen: list[web.Request] 
     ("status", "error", "retryable"),
     [
         (400, InvalidError, False),
-        (401, ForbiddenError, False),
+        (401, UnavailableError, True),
         (403, ForbiddenError, False),
         (404, NotFoundError, False),
         (409, ConflictError, True),

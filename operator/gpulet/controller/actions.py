@@ -38,6 +38,15 @@ class Leave:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """Take the marks of leaving away again: it is wanted after all, or its replacement does not serve."""
+
+    key: Key
+    stays: bool
+    """False: only its pod takes traffic again, it still goes when it is replaced."""
+
+
+@dataclass(frozen=True)
 class WriteStatus:
     """The whole status of an object of ours."""
 
@@ -56,4 +65,4 @@ class Tell:
     warning: bool = False
 
 
-Action = Apply | Delete | Unroute | Leave | WriteStatus | Tell
+Action = Apply | Delete | Unroute | Leave | Keep | WriteStatus | Tell

@@ -13,7 +13,7 @@ from gpulet.api import names
 from gpulet.api.policy import Policy
 from gpulet.build.gpulet import serving_gpulet
 from gpulet.controller import profiling, tuning
-from gpulet.controller.actions import Action, Apply, Delete, Leave, Tell, Unroute
+from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute
 from gpulet.controller.children import children
 from gpulet.controller.inventory import gpus
 from gpulet.controller.observations import Observations
@@ -52,6 +52,7 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
     actions: list[Action] = [Apply(manifest) for manifest in transition.create]
     actions += children(known.world, plan=known.plan, room=room, obsolete=obsolete, policy=known.policy)
     actions += _leaving(known, scene, obsolete)
+    actions += _kept(known, scene, transition)
     actions += _removals(known, transition)
     actions += _wanted_profiles(known)
     for profile in _in_order(known.world.profiles):
@@ -72,6 +73,8 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
         known.choices,
         known.rates_per_s,
         known.observations,
+        desired=frozenset(scene.desired),
+        planned={p.model: len(p.slots) for p in known.plan.placed},
         waiting=transition.waiting,
         refused=known.refused,
     )
@@ -122,6 +125,16 @@ def _leaving(known: Pass, scene: Scene, obsolete: frozenset[Key]) -> list[Action
         model = ModelId(key[0], (gpulet.spec.models or [])[0].name)
         if model in scene.planned_models and names.LABEL_LEAVING not in gpulet.metadata.labels:
             actions.append(Leave(key))
+    return actions
+
+
+def _kept(known: Pass, scene: Scene, transition: Steps) -> list[Action]:
+    """A spec that was put back in the middle of a rollout wants the old share again; a replacement may fail."""
+    actions: list[Action] = [Keep(key, stays=False) for key in transition.reroute]
+    for key in sorted(scene.desired.keys() & scene.serving):
+        marked = names.LABEL_LEAVING in known.world.gpulets[key].metadata.labels
+        if marked or (key in known.unrouted_for_s and key in known.world.pods):
+            actions.append(Keep(key, stays=True))
     return actions
 
 

@@ -5,7 +5,7 @@ import time
 from typing import Any, Protocol
 
 from gpulet.api import names
-from gpulet.controller.actions import Action, Apply, Delete, Leave, Tell, Unroute, WriteStatus
+from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute, WriteStatus
 from gpulet.controller.world import Key
 from gpulet.kube.client import Client
 from gpulet.kube.difference import holds
@@ -64,6 +64,10 @@ class Executor:
                 await self._label(POD, key, names.LABEL_ROUTED, "false", seen)
             case Leave(key):
                 await self._label(GPULET, key, names.LABEL_LEAVING, "true", seen)
+            case Keep(key, stays):
+                await self._label(POD, key, names.LABEL_ROUTED, "true", seen)
+                if stays:
+                    await self._label(GPULET, key, names.LABEL_LEAVING, None, seen)
             case WriteStatus(kind, key, status):
                 await self._write_status(kind, key, status, seen)
             case Tell(regarding, reason, message, warning):
@@ -77,7 +81,7 @@ class Executor:
         log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
         seen.learn(await self._client.apply(manifest))
 
-    async def _label(self, kind: Kind, key: Key, label: str, value: str, seen: Seen) -> None:
+    async def _label(self, kind: Kind, key: Key, label: str, value: str | None, seen: Seen) -> None:
         raw = seen.get(kind.kind, key)
         if raw is None or (raw["metadata"].get("labels") or {}).get(label) == value:
             return
@@ -109,5 +113,6 @@ class Executor:
             return
         metadata = action.manifest["metadata"]
         model = (metadata.get("labels") or {}).get(names.LABEL_MODEL)
-        if model is not None:
+        # Only what a share consists of: a refused Service or profile says nothing of where the model may run.
+        if model is not None and action.manifest["kind"] in ("Gpulet", "Pod"):
             self._refusals.append((ModelId(metadata["namespace"], model), str(error)))

@@ -12,7 +12,8 @@ class ReplicaFigures:
     """One serving pod over the window."""
 
     requests: int
-    rate_per_s: float
+    seconds: float
+    """Length of this pod's window."""
     mean_ms: float | None
     percentile_ms: float | None
 

@@ -55,7 +55,7 @@ class Scraper:
                 continue
             quantile = model["spec"]["slo"].get("percentile", 99.0) / 100
             seen = window(scrapes[0], scrapes[-1], quantile=quantile)
-            figures[key] = ReplicaFigures(seen.requests, seen.rate_per_s, seen.mean_ms, seen.percentile_ms)
+            figures[key] = ReplicaFigures(seen.requests, seen.seconds, seen.mean_ms, seen.percentile_ms)
         return Observations(figures=figures, reports=dict(self._reports), progress=dict(self._progress))
 
     def _questions(self) -> list[Callable[[], Awaitable[None]]]:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gpulet.api import names
 from gpulet.api.base import Condition
 from gpulet.api.gpulet import Gpulet
-from gpulet.api.inferencemodel import GpuletLine, InferenceModel
+from gpulet.api.inferencemodel import GpuletLine, InferenceModel, ReplicaCounts
 from gpulet.build.service import model_url
 from gpulet.controller.actions import Action, WriteStatus
 from gpulet.controller.observations import Observations
@@ -33,6 +33,10 @@ class Known:
     choices: Mapping[Key, Choice]
     rates_per_s: Mapping[Key, float]
     observations: Observations
+    desired: frozenset[Key] = frozenset()
+    """Gpulets of the plan, whether they exist yet or not."""
+    planned: Mapping[ModelId, int] = field(default_factory=dict)
+    """How many of them each model has."""
     waiting: Mapping[ModelId, str] = field(default_factory=dict)
     refused: Mapping[ModelId, str] = field(default_factory=dict)
     """The scheduler's own words for models it has refused somewhere."""
@@ -55,13 +59,17 @@ def _facts(known: Known, model: InferenceModel, placed: Placed | None, unplaced:
     choice = known.choices[model.key]
     gpulets = known.world.gpulets_of(names.LABEL_MODEL, namespace, name)
     lines = tuple(_line(known.world, g) for g in gpulets)
+    wanted = [g for g in gpulets if g.key in known.desired]
+    planned = known.planned.get(ModelId(namespace, name), 0)
+    ready = sum(pod_ready(known.world.pods.get(g.key)) for g in wanted)
     job = choice.job.metadata.name if choice.job is not None else None
     return ModelFacts(
         profiled=choice.profiled,
         planned=_planned(known, model, placed, unplaced),
         lines=lines,
+        replicas=ReplicaCounts(planned=planned, ready=ready) if planned else None,
         enforced=tuple(enforced(known.world.claims.get(g.key)) for g in gpulets),
-        serving_error=_serving_error(known, gpulets),
+        serving_error=_serving_error(known, wanted or gpulets),
         seen=seen(model, gpulets, known.observations),
         planned_rate=known.rates_per_s.get(model.key),
         sustainable_rate=placed.sustainable_per_s if placed else None,
@@ -131,7 +139,8 @@ def seen(model: InferenceModel, gpulets: list[Gpulet], observations: Observation
     if not figures:
         return Seen(needed=needed)
     return Seen(
-        rate_per_s=sum(f.rate_per_s for f in figures),
+        # Over one window for all: a new replica's short one beside an old one's long one would count traffic twice.
+        rate_per_s=sum(f.requests for f in figures) / max(f.seconds for f in figures),
         mean_ms=max((f.mean_ms for f in figures if f.mean_ms is not None), default=None),
         percentile_ms=max((f.percentile_ms for f in figures if f.percentile_ms is not None), default=None),
         requests=sum(f.requests for f in figures),

@@ -33,12 +33,14 @@ class Steps:
     create: tuple[dict[str, Any], ...] = ()
     unroute: tuple[Key, ...] = ()
     remove: tuple[Removal, ...] = ()
+    reroute: tuple[Key, ...] = ()
+    """Obsolete ones that must take traffic again: their replacement stopped serving before they were gone."""
     waiting: Mapping[ModelId, str] = field(default_factory=dict)
     """Models whose planned shares wait for room, and for what."""
 
     @property
     def empty(self) -> bool:
-        return not (self.create or self.unroute or self.remove)
+        return not (self.create or self.unroute or self.remove or self.reroute)
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,11 @@ def steps(scene: Scene) -> Steps:
     obsolete = scene.serving - scene.desired.keys()
     create, blocked = _split_by_room(scene)
     settled = _settled_models(scene)
-    unroute, remove = [], []
+    unroute, remove, reroute = [], [], []
     for key in sorted(obsolete):
         if _model_of(scene.existing[key]) not in settled:
+            if key in scene.unrouted_for_s and key in scene.ready:
+                reroute.append(key)
             continue
         if key not in scene.unrouted_for_s:
             unroute.append(key)
@@ -77,7 +81,7 @@ def steps(scene: Scene) -> Steps:
         makers_of_room = _in_the_way(scene, manifest, obsolete, settled)
         remove += [r for r in makers_of_room if r.key not in {x.key for x in remove}]
         waiting[model] = f"waits for room on {_device_of_manifest(manifest).gpu}"
-    return Steps(tuple(create), tuple(unroute), tuple(remove), waiting)
+    return Steps(tuple(create), tuple(unroute), tuple(remove), tuple(reroute), waiting)
 
 
 def _settled_models(scene: Scene) -> frozenset[ModelId]:

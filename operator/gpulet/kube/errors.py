@@ -27,7 +27,7 @@ class InvalidError(KubeError):
 
 
 class ForbiddenError(KubeError):
-    """401 or 403: RBAC, a quota or an admission policy said no."""
+    """403: RBAC, a quota or an admission policy said no."""
 
 
 class GoneError(KubeError):
@@ -44,7 +44,8 @@ class UnavailableError(KubeError):
 
 _BY_STATUS: dict[int, type[KubeError]] = {
     400: InvalidError,
-    401: ForbiddenError,
+    # A token that is being rotated says nothing of what we may do (failure case M6).
+    401: UnavailableError,
     403: ForbiddenError,
     404: NotFoundError,
     405: InvalidError,

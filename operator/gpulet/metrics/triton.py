@@ -35,7 +35,7 @@ class Window:
     """What happened between two scrapes."""
 
     requests: int
-    rate_per_s: float
+    seconds: float
     mean_ms: float | None
     percentile_ms: float | None
 
@@ -68,4 +68,4 @@ def window(first: Scrape, last: Scrape, *, quantile: float) -> Window:
         percentile_ms = next(
             (us / 1000 for q, us in last.quantiles_us if math.isclose(q, quantile, abs_tol=1e-6)), None
         )
-    return Window(int(requests), requests / seconds, mean_ms, percentile_ms)
+    return Window(int(requests), seconds, mean_ms, percentile_ms)

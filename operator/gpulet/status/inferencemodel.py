@@ -48,6 +48,9 @@ class ModelFacts:
     profiled: Fact
     planned: Fact
     lines: tuple[GpuletLine, ...] = ()
+    """Every share that exists, leaving ones included."""
+    replicas: ReplicaCounts | None = None
+    """Of the plan in force; None while nothing is planned: then what exists counts."""
     enforced: tuple[Fact, ...] = ()
     serving_error: Fact | None = None
     """What the serving pods report: a missing or broken model."""
@@ -66,12 +69,20 @@ def serving(facts: ModelFacts) -> Fact:
     """Serving: every planned replica is ready."""
     if facts.serving_error is not None:
         return facts.serving_error
-    total, ready = len(facts.lines), sum(line.ready for line in facts.lines)
+    counts = replica_counts(facts)
+    total, ready = counts.planned, counts.ready
     if total == 0:
         return no("Serving", "NoReplicas", "nothing is planned yet")
     if ready < total:
         return no("Serving", "Starting", f"{ready} of {total} replicas ready")
     return yes("Serving", "AllReplicasReady")
+
+
+def replica_counts(facts: ModelFacts) -> ReplicaCounts:
+    """Planned replicas and those of them that are ready: a share that is being replaced counts for neither."""
+    if facts.replicas is not None:
+        return facts.replicas
+    return ReplicaCounts(planned=len(facts.lines), ready=sum(line.ready for line in facts.lines))
 
 
 def objective_met(model: InferenceModel, seen: Seen) -> Fact:
@@ -119,7 +130,7 @@ def inference_model_status(model: InferenceModel, facts: ModelFacts, *, now: dat
     return InferenceModelStatus(
         observed_generation=generation,
         conditions=conditions(model.status.conditions, all_facts, generation=generation, now=now),
-        replicas=ReplicaCounts(planned=len(facts.lines), ready=sum(line.ready for line in facts.lines)),
+        replicas=replica_counts(facts),
         rate=RateFigures(
             planned=rounded(facts.planned_rate),
             sustainable=rounded(facts.sustainable_rate),
