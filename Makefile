@@ -26,6 +26,7 @@ env: .venv/.ready .venv-pods/.ready ## make both Python environments
 
 generate: .venv/.ready ## write what is generated: CRDs, protocol stubs
 	$(PY) -m gpulet.api.crds write crds
+	$(PY) -m gpulet.agent.proto
 
 lint: .venv/.ready ## ruff, mypy strict, import contracts, drift of what is generated
 	.venv/bin/ruff check .

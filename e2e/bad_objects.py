@@ -58,6 +58,7 @@ def _models() -> list[Case]:
             "configmap://m",
             "pvc://",
             "pvc://Store/x",
+            "pvc://s//etc/x",
             "oci://",
             "s3:/x",
             5,
@@ -111,7 +112,7 @@ def _jobs() -> list[Case]:
         *bad("deadlineSeconds", 0, -1, "1h"),
         *bad("suspend", "yes"),
         *bad("output", REMOVED, {}),
-        *bad("output.uri", "", "s3://b/k", "pvc://store", "store/m"),
+        *bad("output.uri", "", "s3://b/k", "pvc://store", "store/m", "pvc://store//m"),
         *bad("schedule", "daily", names="schedule"),
     ]
 

@@ -223,3 +223,25 @@ def test_a_job_that_cannot_be_tuned_fails_with_a_remedy(kubectl: Kubectl) -> Non
         return succeeded.get("reason") == "NotTunable" and "ONNX" in succeeded.get("message", "")
 
     install.eventually("the reason and the remedy", failed, timeout_s=30)
+
+
+def test_a_service_of_that_name_that_is_somebody_s_own_is_left_alone(kubectl: Kubectl) -> None:
+    own = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "shared", "namespace": NAMESPACE},
+        "spec": {"selector": {"app": "mine"}, "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+    }
+    kubectl.apply(own)
+    try:
+        kubectl.apply(model("shared"))
+        install.eventually(
+            "an Event that says so",
+            lambda: any(e["reason"] == "NameTaken" for e in kubectl.list("events", "-n", NAMESPACE)),
+            timeout_s=60,
+        )
+        kept = kubectl.get("services", "shared", NAMESPACE) or {}
+        assert kept["spec"]["selector"] == {"app": "mine"}
+        assert "ownerReferences" not in kept["metadata"]
+    finally:
+        kubectl.run("-n", NAMESPACE, "delete", "service", "shared")

@@ -213,6 +213,22 @@ def test_a_tuning_job_goes_from_search_to_an_adopted_artifact_that_is_served(clu
     assert condition(model, "Ready")["status"] == "True"
 
 
+def test_a_job_that_ends_leaves_a_pod_of_that_name_that_is_not_its_own(cluster: Cluster) -> None:
+    own = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "j-tracker", "namespace": "vision"}}
+    cluster.add(own | {"spec": {"containers": []}})
+    job = cluster.add(
+        {
+            "apiVersion": "gpulet.dev/v1alpha1",
+            "kind": "TuningJob",
+            "metadata": {"name": "j", "namespace": "vision"},
+            "spec": {"model": {"uri": "configmap://m/m.plan", "format": "tensorrt"}, "output": {"uri": "pvc://s/m"}},
+        }
+    )
+    settle(cluster, passes=3)
+    assert condition(job, "Succeeded")["status"] == "False"
+    assert ("vision", "j-tracker") in cluster.objects["Pod"]
+
+
 def test_a_format_that_cannot_be_tuned_fails_with_a_remedy(cluster: Cluster) -> None:
     job = cluster.add(
         {

@@ -30,7 +30,7 @@ ModelUri = Annotated[
                 "user and password belong into a Secret: name it in credentialsRef",
             ),
         ),
-        pattern=r"^(oci://[^\s]+|pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/[^\s]+|s3://[^\s]+|https://[^\s]+|configmap://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+)$",
+        pattern=r"^(oci://[^\s]+|pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/[^\s/][^\s]*|s3://[^\s]+|https://[^\s]+|configmap://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+)$",
     ),
 ]
 

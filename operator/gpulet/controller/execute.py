@@ -9,7 +9,7 @@ from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, 
 from gpulet.controller.world import Key
 from gpulet.kube.client import Client
 from gpulet.kube.difference import holds
-from gpulet.kube.errors import ForbiddenError, KubeError
+from gpulet.kube.errors import ConflictError, ForbiddenError, KubeError
 from gpulet.kube.events import Events
 from gpulet.kube.kinds import GPULET, POD, Kind, kind_named
 from gpulet.model.demand import ModelId
@@ -43,6 +43,8 @@ class Executor:
                 await self._one(action, seen)
             except ForbiddenError as error:
                 self._note_refusal(action, error)
+            except ConflictError as error:
+                await self._tell_of_conflict(action, error, seen)
             except KubeError as error:
                 log.warning("%s: %s", type(action).__name__, error)
                 if error.retryable:
@@ -79,7 +81,8 @@ class Executor:
         if current is not None and holds(current, manifest):
             return
         log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
-        seen.learn(await self._client.apply(manifest))
+        # A Service bears its model's name, which somebody's own may bear already: that one is not taken over.
+        seen.learn(await self._client.apply(manifest, force=manifest["kind"] != "Service"))
 
     async def _label(self, kind: Kind, key: Key, label: str, value: str | None, seen: Seen) -> None:
         raw = seen.get(kind.kind, key)
@@ -106,6 +109,23 @@ class Executor:
         }
         seen.learn(await self._client.apply_status(manifest))
         self._status_written_s[kind, key] = time.monotonic()
+
+    async def _tell_of_conflict(self, action: Action, error: ConflictError, seen: Seen) -> None:
+        log.warning("%s: %s", type(action).__name__, error)
+        if not isinstance(action, Apply) or action.manifest["kind"] != "Service":
+            seen.touch()
+            return
+        metadata = action.manifest["metadata"]
+        owner = metadata["ownerReferences"][0]
+        regarding = {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
+            "metadata": {"name": owner["name"], "uid": owner["uid"], "namespace": metadata["namespace"]},
+        }
+        message = (
+            f"Service {metadata['name']} is somebody else's: rename it, or the {owner['kind']} that needs its name"
+        )
+        await self._events.tell(regarding, reason="NameTaken", message=message, warning=True)
 
     def _note_refusal(self, action: Action, error: ForbiddenError) -> None:
         log.warning("%s: %s", type(action).__name__, error)

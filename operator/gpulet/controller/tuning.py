@@ -19,7 +19,7 @@ from gpulet.controller.actions import Action, Apply, Delete, Tell, WriteStatus
 from gpulet.controller.room import Room
 from gpulet.controller.tuning_report import merge_report
 from gpulet.controller.tuning_start import Start, start_of, tuning_of
-from gpulet.controller.world import World, deleting
+from gpulet.controller.world import World, deleting, owned_by
 from gpulet.model.plan import Plan
 from gpulet.status.conditions import Fact, conditions, find, kstatus, no, unknown, yes
 from gpulet.status.figures import rounded
@@ -212,7 +212,8 @@ def _clean_up(world: World, job: TuningJob) -> list[Action]:
     )
     for kind, key, found in children:
         raw = found.get(key)
-        if raw is not None and not deleting(raw):
+        # By owner, not by name alone: somebody's own pod may be called so.
+        if raw is not None and not deleting(raw) and owned_by(raw, job.metadata.uid):
             actions.append(Delete(kind, key, raw["metadata"]["uid"], "job ended"))
     return actions
 

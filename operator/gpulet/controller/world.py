@@ -65,6 +65,10 @@ def deleting(raw: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in raw["metadata"]
 
 
+def owned_by(raw: Mapping[str, Any], uid: str) -> bool:
+    return any(reference["uid"] == uid for reference in raw["metadata"].get("ownerReferences") or ())
+
+
 def key_of(raw: Mapping[str, Any]) -> Key:
     return raw["metadata"].get("namespace", ""), raw["metadata"]["name"]
 
