@@ -36,6 +36,7 @@ class Cluster:
         self.writes: list[str] = []
         self.refusals: list[Any] = []
         """What a quota said, once for each pass."""
+        self.names_taken: dict[Key, str] = {}
         self._uid = itertools.count(1)
 
     def world(self) -> World:

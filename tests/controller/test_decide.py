@@ -41,6 +41,10 @@ class Memory:
     def take_refusals(self) -> list[Any]:
         return self._cluster.refusals
 
+    @property
+    def names_taken(self) -> dict[Any, str]:
+        return self._cluster.names_taken
+
 
 async def one_pass(cluster: Cluster, *, drained: bool = True) -> None:
     memory = Memory(cluster)
@@ -305,6 +309,36 @@ def test_a_quota_s_words_are_in_the_status_of_the_model_it_refuses(cluster: Clus
     assert condition(refused, "Planned")["status"] == "False"
     assert "exceeded quota" in condition(refused, "Planned")["message"]
     assert condition(good, "Ready")["status"] == "True"
+
+
+def test_a_quota_that_admits_nothing_more_takes_nothing_away(cluster: Cluster) -> None:
+    """A model that serves keeps its share in the plan, even where another would like to have it."""
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=80, slo_ms=100, profileRef={"name": "p"}))
+    settle(cluster)
+    before = {key: g["spec"] for key, g in cluster.objects["Gpulet"].items()}
+    assert len(before) == 1
+    cluster.refusals = [(ModelId("vision", "m"), "exceeded quota: shares, used: 1, limited: 1")]
+    model["spec"]["load"]["requestsPerSecond"] = 300
+    for i in range(2):
+        cluster.add(inference_model(f"other{i}", rate=80, slo_ms=100, profileRef={"name": "p"}))
+    settle(cluster)
+    assert {key: g["spec"] for key, g in cluster.objects["Gpulet"].items() if key in before} == before
+    planned = condition(model, "Planned")
+    assert planned["status"] == "False" and "exceeded quota" in planned["message"]
+
+
+def test_a_service_name_that_is_taken_is_said_in_the_model_s_status(cluster: Cluster) -> None:
+    cluster.add(given_profile("p"))
+    model = cluster.add(inference_model("m", rate=10, slo_ms=200, profileRef={"name": "p"}))
+    cluster.names_taken = {("vision", "m"): "Service m is somebody else's: rename it"}
+    settle(cluster)
+    serving = condition(model, "Serving")
+    assert (serving["status"], serving["reason"]) == ("False", "NameTaken")
+    assert condition(model, "Stalled")["status"] == "True"
+    cluster.names_taken = {}
+    settle(cluster, passes=1)
+    assert condition(model, "Ready")["status"] == "True"
 
 
 def test_a_serving_pod_s_last_words_are_in_the_status_of_its_model(cluster: Cluster) -> None:

@@ -157,6 +157,16 @@ async def test_an_older_event_does_not_undo_what_a_write_answered() -> None:
         assert informer.objects["ns", "a"]["metadata"]["resourceVersion"] == "20"
 
 
+async def test_a_late_answer_does_not_bring_back_what_was_deleted() -> None:
+    api = Api([pod("a", 1, uid="old")], [says(line("DELETED", pod("a", 12, uid="old")), then=quiet)])
+    async with informer_of(api) as informer:
+        await until(lambda: informer.synced.is_set() and not informer.objects)
+        informer.learn(pod("a", 11, uid="old"))
+        assert not informer.objects
+        informer.learn(pod("a", 13, uid="new"))
+        assert set(informer.objects) == {("ns", "a")}
+
+
 async def test_a_version_that_the_server_never_reached_is_listed_anew() -> None:
     """An etcd restored from a backup counts from further below: each watch fails, but not with 410."""
     ahead = line("ERROR", {"code": 504, "message": "Too large resource version", "kind": "Status"})

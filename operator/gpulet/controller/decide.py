@@ -41,6 +41,10 @@ class Pass:
     observations: Observations
     unrouted_for_s: Mapping[Key, float] = field(default_factory=dict)
     refused: Mapping[ModelId, str] = field(default_factory=dict)
+    frozen: frozenset[Key] = frozenset()
+    """Serving Gpulets that stay whatever the plan is."""
+    names_taken: Mapping[Key, str] = field(default_factory=dict)
+    """Models whose Service cannot be made, for somebody else's bears the name; with the remedy."""
 
 
 def decide(known: Pass, *, now: datetime) -> list[Action]:
@@ -73,10 +77,11 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
         known.choices,
         known.rates_per_s,
         known.observations,
-        desired=frozenset(scene.desired),
+        desired=frozenset(scene.desired) | known.frozen,
         planned={p.model: len(p.slots) for p in known.plan.placed},
         waiting=transition.waiting,
         refused=known.refused,
+        names_taken=known.names_taken,
     )
     return [
         *actions,
@@ -110,7 +115,7 @@ def scene_of(known: Pass) -> Scene:
         ready=frozenset(k for k in existing if pod_ready(known.world.pods.get(k))),
         unrouted_for_s=known.unrouted_for_s,
         planned_models=frozenset(p.model for p in known.plan.placed),
-        serving=frozenset(k for k, g in existing.items() if g.spec.models and is_planned(g)),
+        serving=frozenset(k for k, g in existing.items() if g.spec.models and is_planned(g) and k not in known.frozen),
     )
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from gpulet.api import names
@@ -25,8 +26,6 @@ class Seen(Protocol):
 
     def learn(self, raw: dict[str, Any]) -> None: ...
 
-    def touch(self) -> None: ...
-
 
 class Executor:
     """The only writer of the controller."""
@@ -35,25 +34,37 @@ class Executor:
         self._client, self._events = client, events
         self._status_written_s: dict[tuple[str, Key], float] = {}
         self._refusals: list[tuple[ModelId, str]] = []
+        self._names_taken: dict[Key, str] = {}
 
-    async def carry_out(self, actions: list[Action], seen: Seen) -> None:
-        """In order. A failure is logged and met again by the next pass, which decides anew."""
+    async def carry_out(self, actions: list[Action], seen: Seen) -> bool:
+        """In order. A failure is logged and met again by the next pass, which decides anew.
+
+        Answers whether something failed for a passing reason (a conflict, a busy API server), so that the next pass
+        should not wait for an event.
+        """
+        again = False
         for action in actions:
             try:
                 await self._one(action, seen)
             except ForbiddenError as error:
                 self._note_refusal(action, error)
             except ConflictError as error:
-                await self._tell_of_conflict(action, error, seen)
+                again |= await self._tell_of_conflict(action, error)
             except KubeError as error:
                 log.warning("%s: %s", type(action).__name__, error)
-                if error.retryable:
-                    seen.touch()
+                again |= error.retryable
+        self._forget(seen)
+        return again
 
     def take_refusals(self) -> list[tuple[ModelId, str]]:
         """Models whose children a quota or an admission policy has refused since the last call, and its words."""
         taken, self._refusals = self._refusals, []
         return taken
+
+    @property
+    def names_taken(self) -> Mapping[Key, str]:
+        """Services that could not be made because somebody else's bears the name, with words for the owner."""
+        return dict(self._names_taken)
 
     async def _one(self, action: Action, seen: Seen) -> None:
         match action:
@@ -83,6 +94,8 @@ class Executor:
         log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
         # A Service bears its model's name, which somebody's own may bear already: that one is not taken over.
         seen.learn(await self._client.apply(manifest, force=manifest["kind"] != "Service"))
+        if manifest["kind"] == "Service":
+            self._names_taken.pop((metadata["namespace"], metadata["name"]), None)
 
     async def _label(self, kind: Kind, key: Key, label: str, value: str | None, seen: Seen) -> None:
         raw = seen.get(kind.kind, key)
@@ -110,11 +123,15 @@ class Executor:
         seen.learn(await self._client.apply_status(manifest))
         self._status_written_s[kind, key] = time.monotonic()
 
-    async def _tell_of_conflict(self, action: Action, error: ConflictError, seen: Seen) -> None:
+    def _forget(self, seen: Seen) -> None:
+        """What is deleted needs no memory."""
+        self._status_written_s = {at: s for at, s in self._status_written_s.items() if seen.get(*at) is not None}
+
+    async def _tell_of_conflict(self, action: Action, error: ConflictError) -> bool:
+        """Whether trying again may help: a Service of somebody else's stays somebody else's."""
         log.warning("%s: %s", type(action).__name__, error)
         if not isinstance(action, Apply) or action.manifest["kind"] != "Service":
-            seen.touch()
-            return
+            return True
         metadata = action.manifest["metadata"]
         owner = metadata["ownerReferences"][0]
         regarding = {
@@ -126,6 +143,8 @@ class Executor:
             f"Service {metadata['name']} is somebody else's: rename it, or the {owner['kind']} that needs its name"
         )
         await self._events.tell(regarding, reason="NameTaken", message=message, warning=True)
+        self._names_taken[metadata["namespace"], metadata["name"]] = message
+        return False
 
     def _note_refusal(self, action: Action, error: ForbiddenError) -> None:
         log.warning("%s: %s", type(action).__name__, error)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpulet.api import names
@@ -12,6 +12,7 @@ from gpulet.controller.cache import Cache
 from gpulet.controller.decide import Pass, decide, scene_of
 from gpulet.controller.demand import rate_to_plan
 from gpulet.controller.execute import Executor
+from gpulet.controller.held import HeldInventory
 from gpulet.controller.observations import Observations
 from gpulet.controller.profiles import choose
 from gpulet.controller.question import Question
@@ -33,6 +34,7 @@ _SETTLE_S = 0.3
 # A plan is made for a fresh snapshot at most so often; a cluster that changes faster is looked at again next pass.
 _TRIES = 3
 _REMEMBERED = 8
+_FIRST_RETRY_S = 0.5
 
 
 @dataclass
@@ -46,9 +48,11 @@ class Loop:
     leading: bool = False
     last_pass_s: float = field(default_factory=time.monotonic)
     """When the last pass was completed, for the probe."""
+    _failures_in_a_row: int = 0
     _plans: dict[Problem, Plan] = field(default_factory=dict)
     _unrouted_since_s: dict[Key, float] = field(default_factory=dict)
     _refusals: Refusals | None = None
+    _inventory: HeldInventory = field(default_factory=HeldInventory)
 
     async def run(self) -> None:
         """Never returns: its end is the operator's end."""
@@ -65,7 +69,7 @@ class Loop:
                 continue
             self.last_pass_s = time.monotonic()
             self.exported.pass_seconds.observe(self.last_pass_s - started)
-            await self.cache.changed(timeout_s=policy.period_seconds)
+            await self.cache.changed(timeout_s=self._patience_s(policy.period_seconds))
             await asyncio.sleep(_SETTLE_S)
 
     async def pass_once(self, policy: Policy) -> None:
@@ -73,8 +77,15 @@ class Loop:
         self.cache.clear_changed()
         known = await self._plan(policy)
         actions = decide(known, now=datetime.now(UTC).replace(microsecond=0))
-        await self.executor.carry_out(actions, self.cache)
+        failed = await self.executor.carry_out(actions, self.cache)
+        self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
         self._export(known)
+
+    def _patience_s(self, period_s: float) -> float:
+        """How long to wait for an event: what failed for a passing reason is tried again soon, then less and less."""
+        if not self._failures_in_a_row:
+            return period_s
+        return min(period_s, float(_FIRST_RETRY_S * 2 ** min(self._failures_in_a_row - 1, 16)))
 
     def _export(self, known: Pass) -> None:
         plan = known.plan
@@ -142,14 +153,17 @@ class Loop:
             asked.observations,
             unrouted_for_s=self._unrouted_for_s(asked.world),
             refused={r.model: r.reason for r in question.refusals},
+            frozen=asked.frozen,
+            names_taken=self.executor.names_taken,
         )
 
     def _question(self, policy: Policy) -> Question:
-        world = read_world(self.cache.objects())
+        seen_now = read_world(self.cache.objects())
+        now_s = time.monotonic()
+        world = replace(seen_now, slices=self._inventory.observe(seen_now.slices, seen_now.nodes, now_s=now_s))
         observations = self.scraper.observations()
         choices = {key: choose(world, model) for key, model in world.models.items()}
         rates = {key: self._rate(world, key, observations, policy) for key in world.models}
-        now_s = time.monotonic()
         if self._refusals is None:
             self._refusals = Refusals(policy.unusable_after_seconds)
         for model, message in self.executor.take_refusals():

@@ -1,7 +1,6 @@
 """The operator's process: one leader by Lease; kopf's root tasks beside our own: the end of one is the end of all."""
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -19,6 +18,7 @@ from gpulet.api import names
 from gpulet.controller.cache import Cache
 from gpulet.controller.execute import Executor
 from gpulet.controller.loop import Loop
+from gpulet.controller.schemas import until_known
 from gpulet.controller.scraper import Scraper
 from gpulet.kube.client import Client, load_configuration
 from gpulet.kube.events import Events
@@ -52,9 +52,9 @@ async def run() -> None:
         loop = Loop(cache, Executor(client, Events(client, identity)), scraper, exported)
         lease = Lease(client, os.environ.get("POD_NAMESPACE", names.SYSTEM_NAMESPACE), names.LEASE, identity)
         runner = await _serve_health(loop, cache, exported)
-        warm = asyncio.create_task(cache.run(), name="cache")
+        warm = asyncio.create_task(_warm(client, cache), name="cache")
         try:
-            if await _acquired(lease, warm, stop):
+            if await _acquired(lease, cache, warm, stop):
                 await _lead(loop, scraper, lease, cache, warm, stop)
         finally:
             await lease.release()
@@ -62,9 +62,21 @@ async def run() -> None:
             await runner.cleanup()
 
 
-async def _acquired(lease: Lease, warm: "asyncio.Task[None]", stop: asyncio.Event) -> bool:
+async def _warm(client: Client, cache: Cache) -> None:
+    """Caches are filled, and the probe says ready, only where the API server keeps all that we write."""
+    await until_known(client)
+    await cache.run()
+
+
+async def _candidate(lease: Lease, cache: Cache) -> None:
+    """Leads only who sees everything: one that cannot (an older CRD) must not keep another from leading."""
+    await cache.synced()
+    await lease.acquire()
+
+
+async def _acquired(lease: Lease, cache: Cache, warm: "asyncio.Task[None]", stop: asyncio.Event) -> bool:
     """Waits in standby; False if we are to stop before it is our turn. An error of the caches is raised."""
-    candidate = asyncio.create_task(lease.acquire())
+    candidate = asyncio.create_task(_candidate(lease, cache))
     stopping = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait({candidate, stopping, warm}, return_when=asyncio.FIRST_COMPLETED)
     candidate.cancel()
@@ -149,6 +161,5 @@ async def _serve_health(loop: Loop, cache: Cache, exported: Exported) -> web.App
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    with contextlib.suppress(OSError):
-        await web.TCPSite(runner, "0.0.0.0", HEALTH_PORT).start()
+    await web.TCPSite(runner, "0.0.0.0", int(os.environ.get("GPULET_HEALTH_PORT", HEALTH_PORT))).start()
     return runner

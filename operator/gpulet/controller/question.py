@@ -7,7 +7,7 @@ from functools import cached_property
 from gpulet.api.policy import Policy
 from gpulet.controller.observations import Observations
 from gpulet.controller.profiles import Choice
-from gpulet.controller.snapshot import leaving_gpulets, problem
+from gpulet.controller.snapshot import frozen_gpulets, leaving_gpulets, problem
 from gpulet.controller.world import Key, World, is_planned
 from gpulet.model.plan import Problem, Refusal
 
@@ -27,6 +27,11 @@ class Question:
     def leaving(self) -> frozenset[Key]:
         """Serving Gpulets that go as soon as their replacements serve."""
         return leaving_gpulets(self.world, self.choices, self.policy)
+
+    @cached_property
+    def frozen(self) -> frozenset[Key]:
+        """Serving Gpulets that stay whatever the plan is, for a quota admits nothing in their place."""
+        return frozen_gpulets(self.world, self.refusals, leaving=self.leaving)
 
     def problem(self, *, without: frozenset[Key] = frozenset(), leaving: frozenset[Key] | None = None) -> Problem:
         """The question as it stands, or with ``without`` gone and ``leaving`` (instead of our own) on its way out."""

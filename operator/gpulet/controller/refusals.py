@@ -41,6 +41,8 @@ class Refusals:
             self._observe_one(world, key, gpulet, now_s)
         for key in self._pending_since_s.keys() - world.gpulets.keys():
             del self._pending_since_s[key]
+        # A mark that has been over for long counts for nothing: the next refusal starts at the first backoff again.
+        self._marks = {place: mark for place, mark in self._marks.items() if now_s - mark.until_s < LONGEST_BACKOFF_S}
         return tuple(
             Refusal(model, device, mark.message)
             for (model, device), mark in sorted(self._marks.items(), key=lambda item: (item[0][0], str(item[0][1])))

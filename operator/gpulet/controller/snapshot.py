@@ -1,6 +1,6 @@
 """From a view of the cluster to the planner's question. Pure: the same world gives the same problem."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpulet.api import names
@@ -39,17 +39,19 @@ def problem(
     whose replacements there is no other room).
     """
     demands = []
+    frozen = frozen_gpulets(world, refusals, leaving=leaving)
+    settled = {(key[0], m.name) for key in frozen for m in world.gpulets[key].spec.models or ()}
     for key, model in sorted(world.models.items()):
         choice = choices[key]
-        if choice.profile is None or model.metadata.deletion_timestamp is not None:
+        if choice.profile is None or model.metadata.deletion_timestamp is not None or key in settled:
             continue
         demands.append(demand(world, model, choice, rate_per_s=rates_per_s[key], policy=policy))
     return Problem(
         gpus=gpus(world.slices.values()),
         nodes=nodes(world),
         demands=tuple(demands),
-        usages=usages(world, leaving=leaving, without=without),
-        current=current_slots(world, leaving=leaving),
+        usages=usages(world, leaving=leaving | frozen, without=without),
+        current=current_slots(world, leaving=leaving | frozen),
         refusals=refusals,
         policy=PlannerPolicy(
             interference_margin=policy.interference_margin,
@@ -57,6 +59,15 @@ def problem(
             prices=tuple(sorted(policy.prices.items())),
         ),
     )
+
+
+def frozen_gpulets(world: World, refusals: tuple[Refusal, ...], *, leaving: frozenset[Key]) -> frozenset[Key]:
+    """Shares of models that a quota admits nothing more of: taking one away could not be made good again.
+
+    They stay exactly as they are and count as taken, until the quota's word is forgotten.
+    """
+    refused = {r.model for r in refusals if r.device is None}
+    return frozenset(key for key, slot in _current(world, leaving=leaving) if slot.model in refused)
 
 
 def demand(world: World, model: InferenceModel, choice: Choice, *, rate_per_s: float, policy: Policy) -> Demand:
@@ -112,14 +123,16 @@ def leaving_gpulets(world: World, choices: Mapping[Key, Choice], policy: Policy)
 
 def current_slots(world: World, *, leaving: frozenset[Key]) -> tuple[Slot, ...]:
     """Replicas that exist and may stay as they are."""
-    slots = []
+    return tuple(sorted((slot for _, slot in _current(world, leaving=leaving)), key=_slot_key))
+
+
+def _current(world: World, *, leaving: frozenset[Key]) -> Iterator[tuple[Key, Slot]]:
     for key, gpulet in world.gpulets.items():
         slot = slot_of(gpulet)
         if slot is None or not is_planned(gpulet) or gpulet.metadata.deletion_timestamp is not None:
             continue
         if key not in leaving and (slot.model.namespace, slot.model.name) in world.models:
-            slots.append(slot)
-    return tuple(sorted(slots, key=_slot_key))
+            yield key, slot
 
 
 def _slot_key(slot: Slot) -> tuple[Any, ...]:

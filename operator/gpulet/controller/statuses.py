@@ -39,7 +39,9 @@ class Known:
     """How many of them each model has."""
     waiting: Mapping[ModelId, str] = field(default_factory=dict)
     refused: Mapping[ModelId, str] = field(default_factory=dict)
-    """The scheduler's own words for models it has refused somewhere."""
+    """The scheduler's (or a quota's) own words for models that were refused somewhere."""
+    names_taken: Mapping[Key, str] = field(default_factory=dict)
+    """Models without a Service, for somebody else's bears the name."""
 
 
 def model_statuses(known: Known, *, now: datetime) -> list[Action]:
@@ -69,7 +71,7 @@ def _facts(known: Known, model: InferenceModel, placed: Placed | None, unplaced:
         lines=lines,
         replicas=ReplicaCounts(planned=planned, ready=ready) if planned else None,
         enforced=tuple(enforced(known.world.claims.get(g.key)) for g in gpulets),
-        serving_error=_serving_error(known, wanted or gpulets),
+        serving_error=_serving_error(known, model.key, wanted or gpulets),
         seen=seen(model, gpulets, known.observations),
         planned_rate=known.rates_per_s.get(model.key),
         sustainable_rate=placed.sustainable_per_s if placed else None,
@@ -86,6 +88,10 @@ def _planned(known: Known, model: InferenceModel, placed: Placed | None, unplace
     model_id = ModelId(*model.key)
     if unplaced is not None:
         return no("Planned", unplaced.reason, unplaced.message)
+    if placed is None and model_id in known.refused:
+        return no(
+            "Planned", "Refused", f"what exists stays as it is, nothing more is admitted: {known.refused[model_id]}"
+        )
     if placed is None:
         return no("Planned", "NotProfiled", "it is planned as soon as it has a profile")
     if model_id in known.waiting:
@@ -107,8 +113,8 @@ def _line(world: World, gpulet: Gpulet) -> GpuletLine:
     )
 
 
-def _serving_error(known: Known, gpulets: list[Gpulet]) -> Fact | None:
-    """A missing or broken model as the serving programs report it: over HTTP, or in their last words."""
+def _serving_error(known: Known, model: Key, gpulets: list[Gpulet]) -> Fact | None:
+    """A missing or broken model as the serving programs report it (over HTTP, or in their last words); no Service."""
     for gpulet in gpulets:
         report = known.observations.reports.get(gpulet.key)
         error = report.error if report is not None else None
@@ -116,6 +122,8 @@ def _serving_error(known: Known, gpulets: list[Gpulet]) -> Fact | None:
         if error:
             reason = "ModelMissing" if "missing" in error else "ModelBroken"
             return no("Serving", reason, error)
+    if model in known.names_taken:
+        return no("Serving", "NameTaken", known.names_taken[model])
     if all(pod_ready(known.world.pods.get(g.key)) for g in gpulets):
         return None
     words = {waiting_reason(known.world.pods[g.key]) for g in gpulets if g.key in known.world.pods}

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ log = logging.getLogger("gpulet.events")
 
 _CONTROLLER = "gpulet.dev/controller"
 _NOTE_LENGTH = 1024
+_REMEMBERED = 4096
 
 
 class Events:
@@ -20,7 +22,7 @@ class Events:
 
     def __init__(self, client: Client, instance: str) -> None:
         self._client, self._instance = client, instance
-        self._said: dict[tuple[str, str], str] = {}
+        self._said: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def tell(self, regarding: Mapping[str, Any], *, reason: str, message: str, warning: bool) -> None:
         """``regarding``: apiVersion, kind and metadata of the object."""
@@ -29,6 +31,9 @@ class Events:
         if self._said.get(place) == message:
             return
         self._said[place] = message
+        self._said.move_to_end(place)
+        if len(self._said) > _REMEMBERED:
+            self._said.popitem(last=False)
         digest = hashlib.sha256(f"{place}{message}".encode()).hexdigest()[:16]
         manifest = {
             "apiVersion": "events.k8s.io/v1",

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ Raw = dict[str, Any]
 Key = tuple[str, str]
 _LONGEST_BACKOFF_S = 30.0
 _FAILURES_BEFORE_RELIST = 3
+# Deletions whose objects a late answer could bring back; answers are late by seconds at most.
+_REMEMBERED_DELETIONS = 256
 
 
 class Informer:
@@ -41,6 +44,7 @@ class Informer:
         self._client, self._changed = client, changed
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._silence_s = silence_s
+        self._gone: deque[str] = deque(maxlen=_REMEMBERED_DELETIONS)
 
     async def run(self) -> None:
         """Never returns; errors are waited out, for the cache holds the last known state meanwhile."""
@@ -75,6 +79,8 @@ class Informer:
         """Take in an object that a write just answered, if it is newer than the cache: the next pass then sees it."""
         key = _key(raw)
         known = self.objects.get(key)
+        if raw["metadata"]["uid"] in self._gone:
+            return  # the answer to a write arrived after the news of the deletion
         if known is None or int(known["metadata"]["resourceVersion"]) < int(raw["metadata"]["resourceVersion"]):
             self.objects[key] = _stripped(raw)
 
@@ -92,6 +98,7 @@ class Informer:
         raw = event["object"]
         key = _key(raw)
         if event["type"] == "DELETED":
+            self._gone.append(raw["metadata"]["uid"])
             known = self.objects.get(key)
             if known is not None and known["metadata"]["uid"] == raw["metadata"]["uid"]:
                 del self.objects[key]

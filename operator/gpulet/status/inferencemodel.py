@@ -25,6 +25,7 @@ STALLING = frozenset(
         "UnsupportedSource",
         "ObjectiveInfeasible",
         "ProfilingFailed",
+        "NameTaken",
     }
 )
 
