@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import aiohttp
-from pydantic import ValidationError
+import yarl
 
 from gpulet.api import names, workload
 from gpulet.api.workload import ServeReport, TuneProgress
@@ -26,7 +26,8 @@ PERIOD_S = 5.0
 WINDOW_S = 60.0
 """Rates and means are over this long; Triton's own summaries slide over about the same."""
 _TIMEOUT_S = 3.0
-_FAILED = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, ValidationError)
+_LONGEST_ANSWER = 4 * 2**20
+"""Bytes. What runs in the pods is the user's: an endless answer must not fill our memory."""
 
 
 class Scraper:
@@ -53,6 +54,8 @@ class Scraper:
             model = objects["InferenceModel"].get((key[0], self._model_of(key)))
             if model is None or len(scrapes) < 2:
                 continue
+            if time.monotonic() - scrapes[-1].at_s > WINDOW_S and not pod_ready(objects["Pod"].get(key)):
+                continue  # it has served nobody for a whole window
             quantile = model["spec"]["slo"].get("percentile", 99.0) / 100
             seen = window(scrapes[0], scrapes[-1], quantile=quantile)
             figures[key] = ReplicaFigures(seen.requests, seen.seconds, seen.mean_ms, seen.percentile_ms)
@@ -63,7 +66,7 @@ class Scraper:
         for key, pod in self._cache.objects()["Pod"].items():
             labels = pod["metadata"].get("labels") or {}
             address = pod.get("status", {}).get("podIP")
-            if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY or not address:
+            if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY or not address or not self._is_ours(pod):
                 continue
             role = labels.get(names.LABEL_ROLE)
             if role == "serve":
@@ -72,35 +75,54 @@ class Scraper:
                 questions.append(partial(self._ask_tracker, (key[0], labels.get(names.LABEL_JOB, "")), address))
         return questions
 
+    def _is_ours(self, pod: dict[str, Any]) -> bool:
+        """Anybody can write our labels on a pod and so choose whom we ask: its owner has to be an object we know."""
+        objects = self._cache.objects()
+        namespace = pod["metadata"]["namespace"]
+        return any(
+            (owner := objects.get(reference["kind"], {}).get((namespace, reference["name"]))) is not None
+            and owner["metadata"]["uid"] == reference["uid"]
+            for reference in pod["metadata"].get("ownerReferences") or ()
+            if reference["kind"] in ("Gpulet", "TuningJob") and reference.get("controller")
+        )
+
     async def _ask_server(self, key: Key, pod: dict[str, Any], address: str) -> None:
         try:
-            text = await self._fetch(f"http://{address}:{workload.REPORT_PORT}/report")
+            text = await self._fetch(address, workload.REPORT_PORT, "/report")
             report = ServeReport.model_validate(json.loads(text))
             if report != self._reports.get(key):
                 self._reports[key] = report
                 self._cache.touch()
             if pod_ready(pod):
-                text = await self._fetch(f"http://{address}:{workload.METRICS_PORT}/metrics")
+                text = await self._fetch(address, workload.METRICS_PORT, "/metrics")
                 self._add(key, parse(text, self._model_of(key), at_s=time.monotonic()))
-        except _FAILED as error:
+        except Exception as error:  # whatever a user's pod answers must not end the operator
             log.debug("%s/%s: %s", *key, error)
 
     async def _ask_tracker(self, job: Key, address: str) -> None:
         try:
-            text = await self._fetch(f"http://{address}:{workload.PROGRESS_PORT}/progress")
+            text = await self._fetch(address, workload.PROGRESS_PORT, "/progress")
             progress = TuneProgress.model_validate(json.loads(text))
-        except _FAILED as error:
+        except Exception as error:  # as above
             log.debug("tracker of %s/%s: %s", *job, error)
             return
         if progress != self._progress.get(job):
             self._progress[job] = progress
             self._cache.touch()
 
-    async def _fetch(self, url: str) -> str:
+    async def _fetch(self, address: str, port: int, path: str) -> str:
+        """Text of a bounded length, from that address and no other. Raises ValueError or aiohttp's errors."""
+        url = yarl.URL.build(scheme="http", host=address, port=port, path=path)
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        async with self._session.get(url, timeout=timeout) as response:
-            response.raise_for_status()
-            return await response.text()
+        async with self._session.get(url, timeout=timeout, allow_redirects=False) as response:
+            if response.status != 200:
+                raise ValueError(f"{url}: HTTP {response.status}")
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > _LONGEST_ANSWER:
+                    raise ValueError(f"{url}: more than {_LONGEST_ANSWER} bytes")
+            return body.decode(errors="replace")
 
     def _add(self, key: Key, scrape: Scrape) -> None:
         scrapes = self._scrapes.setdefault(key, deque())
