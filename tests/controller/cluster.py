@@ -136,14 +136,14 @@ def node(name: str, *, cpu: str = "2", memory: str = "24Gi") -> dict[str, Any]:
     }
 
 
-def whole_gpu_slice(node_name: str, index: int, *, millicores: int = 500) -> dict[str, Any]:
+def whole_gpu_slice(node_name: str, index: int, *, millicores: int = 500, product: str = A100) -> dict[str, Any]:
     """A pool of one whole GPU."""
     uuid = f"GPU-{node_name}-{index}"
     attributes = {
         "type": {"string": "gpu"},
         "uuid": {"string": uuid},
         "index": {"int": index},
-        "product": {"string": A100},
+        "product": {"string": product},
         "profile": {"string": "full"},
         "placementStart": {"int": 0},
         "placementSize": {"int": 8},

@@ -18,7 +18,7 @@ from gpulet.controller.observations import Observations, ReplicaFigures
 from gpulet.controller.statuses import seen
 from gpulet.metrics.exported import Exported
 from gpulet.model.demand import ModelId
-from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
+from tests.controller.cluster import A100, Cluster, given_profile, inference_model, node, whole_gpu_slice
 
 NOW = datetime(2026, 12, 1, 12, 0, 0, tzinfo=UTC)
 POLICY = Policy.model_validate(
@@ -46,10 +46,10 @@ class Memory:
         return self._cluster.names_taken
 
 
-async def one_pass(cluster: Cluster, *, drained: bool = True) -> None:
+async def one_pass(cluster: Cluster, *, drained: bool = True, policy: Policy = POLICY) -> None:
     memory = Memory(cluster)
     loop = Loop(memory, memory, memory, Exported())  # type: ignore[arg-type]
-    known = await loop._plan(POLICY)
+    known = await loop._plan(policy)
     if drained:
         known = dataclasses.replace(known, unrouted_for_s={key: 60.0 for key in known.unrouted_for_s})
     cluster.carry_out(decide(known, now=NOW))
@@ -136,6 +136,47 @@ def test_a_model_without_a_profile_is_measured_and_then_placed(cluster: Cluster)
     assert condition(profile, "Measured")["status"] == "True"
     assert condition(model, "Ready")["status"] == "True"
     assert all("profiling" not in g["spec"] for g in cluster.objects["Gpulet"].values())
+
+
+def test_every_product_that_a_model_may_run_on_is_measured(cluster: Cluster) -> None:
+    """The first one measured is enough to serve; the others follow, each in a profile of its own."""
+    cluster.add(node("node3"))
+    cluster.add(whole_gpu_slice("node3", 0, product="NVIDIA-H100-80GB-HBM3"))
+    cluster.add(inference_model("m", rate=10, slo_ms=200))
+    cluster.add(inference_model("choosy", rate=10, slo_ms=200, products=["NVIDIA-H100-80GB-HBM3"]))
+    settle(cluster, passes=1)
+    products = {key[1]: p["spec"]["measure"]["product"] for key, p in cluster.objects["ModelProfile"].items()}
+    assert sorted(products.values()) == [A100, "NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-80GB-HBM3"]
+    assert [p for name, p in products.items() if name.startswith("choosy-")] == ["NVIDIA-H100-80GB-HBM3"]
+
+
+def test_a_product_that_nobody_has_is_said_and_not_measured(cluster: Cluster) -> None:
+    model = cluster.add(inference_model("m", rate=10, slo_ms=200, products=["NVIDIA-B200"]))
+    lonely = given_profile("lonely")
+    lonely["spec"] = {
+        "model": {"uri": "configmap://m/model.onnx", "format": "onnx"},
+        "measure": {"product": "NVIDIA-B200", "computePercents": [50], "batches": [1]},
+    }
+    cluster.add(lonely)
+    settle(cluster, passes=2)
+    profiled = condition(model, "Profiled")
+    assert profiled["reason"] == "NoDevice"
+    assert "has no NVIDIA-B200" in profiled["message"] and A100 in profiled["message"]
+    assert set(cluster.objects["ModelProfile"]) == {("vision", "lonely")}
+    measured = condition(lonely, "Measured")
+    assert measured["reason"] == "NoRoomToProfile" and f"no NVIDIA-B200; it has {A100}" in measured["message"]
+
+
+def test_a_profile_that_asks_for_more_memory_than_any_device_has_says_so(cluster: Cluster) -> None:
+    profile = given_profile("large")
+    profile["spec"] = {
+        "model": {"uri": "configmap://m/model.onnx", "format": "onnx"},
+        "measure": {"computePercents": [50], "batches": [1]},
+    }
+    cluster.add(profile)
+    policy = POLICY.model_copy(update={"profiling": POLICY.profiling.model_copy(update={"memory_mebibytes": 100_000})})
+    asyncio.run(one_pass(cluster, policy=policy))
+    assert "asks for 100000 MiB" in condition(profile, "Measured")["message"]
 
 
 def test_a_model_whose_file_is_broken_stalls_with_the_runtime_s_words(cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ from gpulet.api import names
 from gpulet.api.base import Condition
 from gpulet.api.inferencemodel import InferenceModel
 from gpulet.cli.top import device, device_names, number, objective
+from gpulet.controller.inventory import products_of
 from gpulet.controller.profiles import choose
 from gpulet.controller.world import World
 from gpulet.model.profile import Profile
@@ -28,7 +29,7 @@ def find_model(world: World, text: str) -> InferenceModel:
 
 def facts(world: World, model: InferenceModel) -> dict[str, Any]:
     """What is known of one model, as JSON has it."""
-    choice = choose(world, model)
+    choice = choose(world, model, products_of(world.slices.values()))
     rate, latency = model.status.rate, model.status.latency
     return {
         "model": "/".join(model.key),

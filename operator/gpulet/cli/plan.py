@@ -16,7 +16,7 @@ from gpulet.cli.fleet import fleet
 from gpulet.cli.live import View
 from gpulet.controller.demand import rate_to_plan
 from gpulet.controller.observations import Observations
-from gpulet.controller.profiles import choose
+from gpulet.controller.profiles import choices_of
 from gpulet.controller.question import Question
 from gpulet.controller.read import read_world
 from gpulet.controller.world import Key, Raw, World, key_of
@@ -110,7 +110,7 @@ def ask(raws: list[Raw], fleets: list[str], live: View | None, policy: Policy | 
     world = merged(live.world, offline(raws)) if live is not None else offline(raws)
     if not world.models:
         raise InputError("no InferenceModel found: nothing to plan")
-    choices = {key: choose(world, model) for key, model in world.models.items()}
+    choices = choices_of(world)
     rates = {key: _rate(model, policy) for key, model in world.models.items()}
     asked = Question(world, policy, Observations(), choices, rates).problem()
     if fleets:

@@ -158,18 +158,13 @@ def _removals(known: Pass, transition: Steps) -> list[Action]:
 
 
 def _wanted_profiles(known: Pass) -> list[Action]:
-    """ModelProfiles that models need and nobody has made. Measured on the first product the model may run on."""
-    actions: list[Action] = []
-    products = [gpu.product for gpu in known.problem.gpus]
-    for key, choice in sorted(known.choices.items(), key=lambda item: item[0]):
-        model = known.world.models[key]
-        if choice.wanted_profile is None or model.metadata.deletion_timestamp is not None:
-            continue
-        if (key[0], choice.wanted_profile) in known.world.profiles:
-            continue
-        allowed = [p for p in products if model.spec.products is None or p in model.spec.products]
-        actions.append(Apply(wanted_manifest(model, choice, known.policy, product=allowed[0] if allowed else None)))
-    return actions
+    """ModelProfiles that models need and nobody has made."""
+    return [
+        Apply(wanted_manifest(known.world.models[key], wanted, known.policy))
+        for key, choice in sorted(known.choices.items(), key=lambda item: item[0])
+        for wanted in choice.wanted_profiles
+        if known.world.models[key].metadata.deletion_timestamp is None
+    ]
 
 
 def _in_order(objects: Mapping[Key, Any]) -> list[Any]:

@@ -57,6 +57,11 @@ def gpus(slices: Iterable[Raw]) -> tuple[Gpu, ...]:
     return tuple(gpu for _, gpu in sorted(found, key=lambda pair: pair[0]))
 
 
+def products_of(slices: Iterable[Raw]) -> tuple[str, ...]:
+    """What the cluster has, by name."""
+    return tuple(sorted({gpu.product for gpu in gpus(slices)}))
+
+
 def _gpu(node: str, devices: list[Raw]) -> tuple[tuple[str, int, str], Gpu]:
     whole = next((d for d in devices if _attribute(d, "type") == "gpu"), None)
     placements = [d for d in devices if _attribute(d, "type") == "mig"]

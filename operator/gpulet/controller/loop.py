@@ -14,7 +14,7 @@ from gpulet.controller.demand import rate_to_plan
 from gpulet.controller.execute import Executor
 from gpulet.controller.held import HeldInventory
 from gpulet.controller.observations import Observations
-from gpulet.controller.profiles import choose
+from gpulet.controller.profiles import choices_of
 from gpulet.controller.question import Question
 from gpulet.controller.read import read_world
 from gpulet.controller.refusals import Refusals
@@ -162,7 +162,7 @@ class Loop:
         now_s = time.monotonic()
         world = replace(seen_now, slices=self._inventory.observe(seen_now.slices, seen_now.nodes, now_s=now_s))
         observations = self.scraper.observations()
-        choices = {key: choose(world, model) for key, model in world.models.items()}
+        choices = choices_of(world)
         rates = {key: self._rate(world, key, observations, policy) for key in world.models}
         if self._refusals is None:
             self._refusals = Refusals(policy.unusable_after_seconds)

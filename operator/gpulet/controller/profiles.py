@@ -1,6 +1,7 @@
 """Which file a model is served from and which profile speaks for it. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gpulet.api import names
 from gpulet.api.inferencemodel import InferenceModel, ModelSource
@@ -8,9 +9,21 @@ from gpulet.api.modelprofile import ModelProfile, Point
 from gpulet.api.policy import Policy
 from gpulet.api.tuningjob import TuningJob
 from gpulet.build.names import short_hash
-from gpulet.controller.world import World
+from gpulet.controller.inventory import products_of
+from gpulet.controller.world import Key, World
 from gpulet.model.profile import Profile, ProfilePoint
 from gpulet.status.conditions import Fact, find, no, yes
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A ModelProfile that has to exist and does not: one file of a model, measured on one product."""
+
+    name: str
+    product: str
+    source: ModelSource
+    fixed_batch: int | None = None
+    """A tuned artifact runs at this batch alone."""
 
 
 @dataclass(frozen=True)
@@ -23,35 +36,44 @@ class Choice:
     artifact: str | None = None
     """URI of the adopted tuned artifact, if that is served."""
     fixed_batch: int | None = None
-    wanted_profile: str | None = None
-    """Name of a ModelProfile that has to exist for this model and does not."""
+    wanted_profiles: tuple[Wanted, ...] = ()
     job: TuningJob | None = None
-    """The job whose artifact waits for its profile, or is served."""
+    """The job whose artifact waits for its profiles, or is served."""
 
 
-def choose(world: World, model: InferenceModel) -> Choice:
-    """The adopted artifact once it is profiled, else the model's own file."""
-    own = _own_choice(world, model)
+def choices_of(world: World) -> dict[Key, Choice]:
+    """The choice for every model."""
+    products = products_of(world.slices.values())
+    return {key: choose(world, model, products) for key, model in world.models.items()}
+
+
+def choose(world: World, model: InferenceModel, products: Sequence[str]) -> Choice:
+    """The adopted artifact once it is profiled, else the model's own file. ``products``: what the cluster has."""
+    own = _own_choice(world, model, products)
     job = adopted_job(world, model)
     if job is None or job.status.artifact is None:
         return own
     artifact = job.status.artifact
-    name = profile_name(model.metadata.name, artifact.uri, artifact.digest)
-    measured = world.profiles.get((model.metadata.namespace, name))
-    points = points_of(measured)
-    if measured is None or not is_measured(measured) or not points:
-        return Choice(own.source, own.profile, own.profiled, wanted_profile=own.wanted_profile or name, job=job)
+    source = ModelSource(uri=artifact.uri, format="tvm")
+    found, wanted = _profiles(
+        world, model, source, products, version=artifact.digest, fixed_batch=job.status.batch or 1
+    )
+    measured = _measured(found)
+    # On every product that the model may run on, or a full product could leave it without a place.
+    if wanted or not measured or len(measured) < len(found):
+        return replace(own, wanted_profiles=own.wanted_profiles or wanted, job=job)
+    profile = _joined(measured)
     return Choice(
-        source=ModelSource(uri=artifact.uri, format="tvm"),
-        profile=Profile(points, source=name),
-        profiled=yes("Profiled", "Measured", f"ModelProfile {name}: {len(points)} points of the tuned artifact"),
+        source=source,
+        profile=profile,
+        profiled=yes("Profiled", "Measured", f"{profile.source}: {len(profile.points)} points of the tuned artifact"),
         artifact=artifact.uri,
         fixed_batch=job.status.batch,
         job=job,
     )
 
 
-def _own_choice(world: World, model: InferenceModel) -> Choice:
+def _own_choice(world: World, model: InferenceModel, products: Sequence[str]) -> Choice:
     source, namespace = model.spec.model, model.metadata.namespace
     if model.spec.profile_ref is not None:
         name = model.spec.profile_ref.name
@@ -63,18 +85,58 @@ def _own_choice(world: World, model: InferenceModel) -> Choice:
         if points:
             return Choice(source, Profile(points, source=name), yes("Profiled", "Given", f"ModelProfile {name}"))
         return Choice(source, None, _unmeasured(given))
-    name = profile_name(model.metadata.name, source.uri, source.format)
-    measured = world.profiles.get((namespace, name))
-    if measured is None:
-        return Choice(source, None, no("Profiled", "NotMeasured", "no profile yet"), wanted_profile=name)
-    points = points_of(measured)
-    if is_measured(measured) and points:
-        return Choice(
-            source,
-            Profile(points, source=name),
-            yes("Profiled", "Measured", f"ModelProfile {name}: {len(points)} points"),
-        )
-    return Choice(source, None, _unmeasured(measured))
+    found, wanted = _profiles(world, model, source, products, version=source.format)
+    measured = _measured(found)
+    if measured:  # the other products are measured beside serving
+        profile = _joined(measured)
+        fact = yes("Profiled", "Measured", f"{profile.source}: {len(profile.points)} points")
+        return Choice(source, profile, fact, wanted_profiles=wanted)
+    if found:
+        return Choice(source, None, _unmeasured(found[0]), wanted_profiles=wanted)
+    if wanted:
+        return Choice(source, None, no("Profiled", "NotMeasured", "no profile yet"), wanted_profiles=wanted)
+    return Choice(source, None, _nowhere(model, products))
+
+
+def _profiles(
+    world: World,
+    model: InferenceModel,
+    source: ModelSource,
+    products: Sequence[str],
+    *,
+    version: str,
+    fixed_batch: int | None = None,
+) -> tuple[list[ModelProfile], tuple[Wanted, ...]]:
+    """Gpulet's own profiles of one file, one a product, by name; and those that are still to be made."""
+    namespace, name = model.key
+    identity = (source.uri, version)
+    found = [
+        profile
+        for profile in world.profiles_made_for(namespace, name)
+        if profile.spec.measure is not None
+        and profile.metadata.name == profile_name(name, *identity, profile.spec.measure.product or "")
+    ]
+    allowed = [p for p in products if model.spec.products is None or p in model.spec.products]
+    wanted = [Wanted(profile_name(name, *identity, p), p, source, fixed_batch) for p in allowed]
+    return found, tuple(w for w in wanted if (namespace, w.name) not in world.profiles)
+
+
+def _measured(profiles: list[ModelProfile]) -> list[ModelProfile]:
+    return [p for p in profiles if is_measured(p) and points_of(p)]
+
+
+def _joined(profiles: list[ModelProfile]) -> Profile:
+    points = tuple(point for profile in profiles for point in points_of(profile))
+    return Profile(points, source="ModelProfile " + ", ".join(p.metadata.name for p in profiles))
+
+
+def _nowhere(model: InferenceModel, products: Sequence[str]) -> Fact:
+    if not products:
+        message = "no profile, and no node offers a GPU to measure it on: see `kubectl get resourceslices`"
+        return no("Profiled", "NoDevice", message)
+    wanted = ", ".join(model.spec.products or ())
+    message = f"spec.products: the cluster has no {wanted}; it has {', '.join(products)}: change or remove the field"
+    return no("Profiled", "NoDevice", message)
 
 
 def _unmeasured(profile: ModelProfile) -> Fact:
@@ -94,7 +156,7 @@ def is_measured(profile: ModelProfile) -> bool:
 
 
 def profile_name(model: str, *identity: str) -> str:
-    """Of the ModelProfile that Gpulet makes for one file of a model."""
+    """Of the ModelProfile that Gpulet makes for one file of a model on one product."""
     return f"{model[:40].rstrip('-')}-{short_hash(list(identity))}"
 
 
@@ -136,27 +198,20 @@ def _point(point: Point) -> ProfilePoint:
     )
 
 
-def wanted_manifest(model: InferenceModel, choice: Choice, policy: Policy, *, product: str | None) -> dict[str, object]:
-    """The ModelProfile that Gpulet makes for a model (or its artifact) that has none; the model owns it."""
-    assert choice.wanted_profile is not None
-    batches = list(policy.profiling.batches)
-    if choice.job is not None and choice.job.status.artifact is not None:
-        source = {"model": {"uri": choice.job.status.artifact.uri, "format": "tvm"}}
-        batches = [choice.job.status.batch or 1]
-    else:
-        source = {"model": choice.source.to_dict()}
+def wanted_manifest(model: InferenceModel, wanted: Wanted, policy: Policy) -> dict[str, object]:
+    """A ModelProfile that Gpulet makes for a model (or its artifact) that has none; the model owns it."""
+    batches = list(policy.profiling.batches) if wanted.fixed_batch is None else [wanted.fixed_batch]
     measure: dict[str, object] = {
+        "product": wanted.product,
         "computePercents": list(policy.profiling.compute_percents),
         "batches": batches,
         "secondsPerPoint": policy.profiling.seconds_per_point,
     }
-    if product is not None:
-        measure["product"] = product
     return {
         "apiVersion": names.API_VERSION,
         "kind": "ModelProfile",
         "metadata": {
-            "name": choice.wanted_profile,
+            "name": wanted.name,
             "namespace": model.metadata.namespace,
             "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_MODEL: model.metadata.name},
             "ownerReferences": [
@@ -170,5 +225,5 @@ def wanted_manifest(model: InferenceModel, choice: Choice, policy: Policy, *, pr
                 }
             ],
         },
-        "spec": source | {"measure": measure},
+        "spec": {"model": wanted.source.to_dict(), "measure": measure},
     }

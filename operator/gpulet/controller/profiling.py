@@ -74,7 +74,10 @@ def _start_missing(
         manifest = _gpulet(profile, room, percent, policy)
         if manifest is None:
             if not running and not actions:
-                return [], no("Measured", "NoRoomToProfile", room.why_not)
+                assert profile.spec.measure is not None
+                memory_mib = policy.profiling.memory_mebibytes
+                reason = room.why_not(memory_mib=memory_mib, product=profile.spec.measure.product)
+                return [], no("Measured", "NoRoomToProfile", reason)
             break
         actions.append(Apply(manifest))
     return actions, _measuring(missing)

@@ -14,11 +14,21 @@ class Room:
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self._problem = problem
         self._plan = plan
-        self.why_not = "no device is free of serving; it starts as soon as one is"
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return self._problem.gpus
+
+    def why_not(self, *, memory_mib: int, product: str | None = None) -> str:
+        """Why ``take`` found nothing, with what helps."""
+        fleet = [gpu for gpu in self.gpus if product is None or gpu.product == product]
+        if not fleet:
+            there = ", ".join(sorted({gpu.product for gpu in self.gpus}))
+            return f"the cluster has no {product or 'GPU'}" + (f"; it has {there}" if there else "")
+        largest = max(max([gpu.memory_mib, *(p.memory_mib for p in gpu.placements)]) for gpu in fleet)
+        if memory_mib > largest:
+            return f"it asks for {memory_mib} MiB, and no device has more than {largest} MiB: ask for less"
+        return "no device is free of serving; it starts as soon as one is"
 
     def take(
         self,

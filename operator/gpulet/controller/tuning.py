@@ -91,7 +91,7 @@ def _run(
             actions.append(Apply(manifest))
             have.add(ordinal)
     if not have:
-        waiting = unknown("Succeeded", "NoRoomToTune", room.why_not)
+        waiting = unknown("Succeeded", "NoRoomToTune", room.why_not(memory_mib=start.memory_mib))
         return actions + _status(job, waiting, now=now, phase="Pending", start=start)
     if host and clients is None:
         actions.append(Apply(clients_job(tuning, cpu=policy.tuning.client_cpu, memory=policy.tuning.client_memory)))
@@ -125,7 +125,7 @@ def _merge(
     if merge is None:
         manifest = _gpulet(tuning, start, room, role="merge", ordinal=0)
         if manifest is None:
-            merging = unknown("Succeeded", "NoRoomToTune", room.why_not)
+            merging = unknown("Succeeded", "NoRoomToTune", room.why_not(memory_mib=start.memory_mib))
         else:
             actions.append(Apply(manifest))
         return actions + _status(job, merging, now=now, phase="Merging", start=start, progress=progress)

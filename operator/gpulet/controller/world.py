@@ -1,7 +1,9 @@
 """One consistent view of the cluster, taken from the caches at the start of a pass. Reading only."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -45,6 +47,19 @@ class World:
     volume_claims: Mapping[Key, Raw] = field(default_factory=dict)
     volumes: Mapping[Key, Raw] = field(default_factory=dict)
     invalid: tuple[Invalid, ...] = ()
+
+    @cached_property
+    def _profiles_by_model(self) -> Mapping[Key, list[ModelProfile]]:
+        made: dict[Key, list[ModelProfile]] = defaultdict(list)
+        for (namespace, _), profile in sorted(self.profiles.items()):
+            labels = profile.metadata.labels
+            if labels.get(names.LABEL_MANAGED_BY) == names.MANAGED_BY and names.LABEL_MODEL in labels:
+                made[namespace, labels[names.LABEL_MODEL]].append(profile)
+        return made
+
+    def profiles_made_for(self, namespace: str, model: str) -> list[ModelProfile]:
+        """Those that Gpulet made for this model and its artifacts, by name."""
+        return self._profiles_by_model.get((namespace, model), [])
 
     def gpulets_of(self, label: str, namespace: str, name: str) -> list[Gpulet]:
         """Gpulets of our plan that carry this owner's label, in order of name."""
