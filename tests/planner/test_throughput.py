@@ -94,3 +94,11 @@ def test_a_client_gets_at_least_one_percent() -> None:
 def test_options_that_another_beats_in_everything_are_gone() -> None:
     wish = demand("m", point(20), point(40), point(40, batch=2, ms=15, memory_mib=500), rate=5)
     assert {(o.percent, o.batch) for o in options_of(wish, POLICY)} == {(20, 1), (40, 2)}
+
+
+def test_the_rule_of_parvagpu_is_strict() -> None:
+    """Latency has to be below 0.45 x objective: at exactly that it is not."""
+    policy = PlannerPolicy(latency_rule="parvagpu")
+    (option,) = options_of(demand("m", point(100, ms=45), ms=100.1), policy)
+    assert option.replica_per_s == option.full_per_s
+    assert not options_of(demand("m", point(100, ms=45), ms=100.0), policy)

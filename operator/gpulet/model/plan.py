@@ -26,8 +26,24 @@ class Usage:
 
 
 @dataclass(frozen=True, order=True)
+class Turn:
+    """One model's part of a gpulet that several models share by duty cycle."""
+
+    model: ModelId
+    batch: int
+    """Requests it may take in one cycle."""
+    busy_us: int
+    """Device time that such a batch takes of the cycle."""
+    artifact: str | None = None
+
+
+@dataclass(frozen=True, order=True)
 class Slot:
-    """One replica of one model on one share of a device: what becomes a Gpulet."""
+    """One replica of one model on one share of a device: what becomes a Gpulet.
+
+    With ``turns`` it holds several models of one namespace, which run one after the other in every cycle; ``model``,
+    ``batch`` and ``artifact`` are then those of the first turn, and the slot is in ``Placed.slots`` of each of them.
+    """
 
     model: ModelId
     device: Device
@@ -40,9 +56,17 @@ class Slot:
     artifact: str | None = None
     ordinal: int = 0
     """Tells equal replicas on one device apart."""
+    turns: tuple[Turn, ...] = ()
+    """All models of a gpulet shared by duty cycle, in order; empty: the model is alone in it."""
+    cycle_us: int = 0
+    """Length of the duty cycle; 0: none."""
+
+    @property
+    def models(self) -> tuple[ModelId, ...]:
+        return tuple(turn.model for turn in self.turns) or (self.model,)
 
 
-LatencyRule = Literal["backlog", "half"]
+LatencyRule = Literal["backlog", "half", "parvagpu"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +135,8 @@ class Placed:
     """Largest rate at which the latency rule still holds on these replicas."""
     reason: str
     """Why this share: what limits it."""
+    slot_per_s: tuple[float, ...] = ()
+    """Rate that each of ``slots`` sustains, in their order: the weights of a weighted split."""
 
 
 @dataclass(frozen=True)
@@ -145,4 +171,5 @@ class Plan:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        return tuple(slot for placed in self.placed for slot in placed.slots)
+        """All shares, each once, even if several models take turns in it."""
+        return tuple(dict.fromkeys(slot for placed in self.placed for slot in placed.slots))

@@ -40,6 +40,8 @@ def slot_order(slot: Slot) -> tuple[object, ...]:
         slot.queue_delay_us,
         slot.artifact or "",
         slot.ordinal,
+        slot.cycle_us,
+        tuple((t.model, t.batch, t.busy_us, t.artifact or "") for t in slot.turns),
     )
 
 

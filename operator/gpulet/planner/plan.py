@@ -94,7 +94,8 @@ def _placed(demand: Demand, slots: tuple[Slot, ...], problem: Problem) -> Placed
     assert isinstance(option, Option)
     latency_ms = predicted_ms(option, demand, problem.policy.latency_rule, replicas=len(own))
     reason = why_this_share(option, demand, replicas=len(own), predicted_ms=latency_ms)
-    return Placed(demand.model, own, latency_ms, len(own) * option.replica_per_s, reason)
+    each_per_s = (option.replica_per_s,) * len(own)
+    return Placed(demand.model, own, latency_ms, len(own) * option.replica_per_s, reason, each_per_s)
 
 
 def _lower_bound(found: Found, problem: Problem, rules: Rules, gpus: int) -> int:

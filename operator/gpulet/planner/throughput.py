@@ -8,6 +8,7 @@ where neighbours are possible (a share below 100 % of a device that is not the m
   At a low rate m is 0, and nobody ever waits for a batch to fill: the queue delay is 0.
 - ``half``: 2 x p99 <= objective, loaded to 100 %: the rule of gpu-lets (arXiv 2109.01611), for comparisons. It ignores
   queueing, so that the predicted figure is missed at high load.
+- ``parvagpu``: p99 < 0.9 x objective / 2, strictly, loaded to 100 %: the rule of ParvaGPU (SC'24), for comparisons.
 """
 
 from __future__ import annotations
@@ -120,13 +121,21 @@ def option_of(demand: Demand, point: ProfilePoint, policy: PlannerPolicy) -> Opt
     )
 
 
+PARVAGPU_PART = 0.9
+"""The part of the objective that ParvaGPU plans for."""
+
+
 def unloaded_ms(rule: LatencyRule, mean_ms: float, p99_ms: float) -> float:
     """The objective that a share can just meet, at a very low rate."""
+    if rule == "parvagpu":
+        return 2 * p99_ms / PARVAGPU_PART
     return mean_ms + p99_ms if rule == "backlog" else 2 * p99_ms
 
 
 def _load(rule: LatencyRule, demand: Demand, mean_ms: float, p99_ms: float, capacity: int) -> float:
     spare_ms = demand.latency_ms - unloaded_ms(rule, mean_ms, p99_ms)
+    if rule == "parvagpu":
+        return 1.0 if spare_ms > 1e-9 * demand.latency_ms else 0.0  # strictly below
     if spare_ms < -1e-9:
         return 0.0
     if rule == "half":
@@ -137,8 +146,8 @@ def _load(rule: LatencyRule, demand: Demand, mean_ms: float, p99_ms: float, capa
 
 def predicted_ms(option: Option, demand: Demand, rule: LatencyRule, *, replicas: int) -> float:
     """Latency of the objective's percentile at the planned rate, by the same rule that chose the share."""
-    if rule == "half":
-        return 2 * option.p99_ms
+    if rule != "backlog":
+        return unloaded_ms(rule, option.mean_ms, option.p99_ms)
     load = demand.requests_per_s / replicas / option.full_per_s
     spare = spare_batches_at(load, option.batch * option.instances, demand.percentile / 100)
     batches = (MAX_SPARE_BATCHES if spare is None else spare) + 1
