@@ -78,6 +78,8 @@ def _models() -> list[Case]:
         *bad("priority", "high", 1.5, 10**7),
         *bad("profileRef.name", "", "Upper", LONG),
         *bad("tuning.trials", 0, -1, "many", 10**7),
+        *bad("tuning.output", {}, {"uri": "s3://b/k"}, {"uri": "pvc://store/../m"}, names="output"),
+        ("InferenceModel", MODEL | {"tuning": {"trials": 8}}, "model.format", "tensorrt", "tuning"),
         *bad("podTemplate.cpu", "0", "-1", "half", "1.5"),
         *bad("podTemplate.memory", "1G", "0Mi", "1.5Gi", "lots"),
         *bad(

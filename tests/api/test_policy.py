@@ -24,6 +24,8 @@ from gpulet.api.policy import Policy, PolicyError, load_policy, read_policy
         ("profiling: {computePercents: []}", "profiling.computePercents: "),
         ("profiling: {batches: 4}", "profiling.batches: "),
         ("tuning: {clientCpu: half}", "tuning.clientCpu: "),
+        ("tuning: {output: 's3://bucket/tuned'}", "tuning.output: "),
+        ("tuning: {output: 'pvc://store/../other'}", "tuning.output: "),
         ("images: {serving: ''}", "images.serving: "),
         ("prices: {NVIDIA-A100-SXM4-80GB: 0}", "prices.NVIDIA-A100-SXM4-80GB: "),
         ("profiling: null", "profiling: "),

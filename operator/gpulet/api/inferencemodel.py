@@ -121,11 +121,29 @@ class Sharing(KubeModel):
     """With whose workloads a fault domain may be shared: anybody's, the same namespace's, nobody's."""
 
 
+class Output(KubeModel):
+    """Where the result goes."""
+
+    uri: Annotated[
+        str,
+        Field(
+            max_length=512,
+            pattern=r"^pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/[^\s/][^\s]*$",
+            json_schema_extra=rules(
+                rule("!self.matches('(^|/)[.][.](/|$)')", "a path with '..' leaves its volume: write it out")
+            ),
+        ),
+    ]
+    """Where the artifact and the search's checkpoints go: pvc://claim/folder."""
+
+
 class TuningPolicy(KubeModel):
     """Tune this model with TVM in the room that is left, and roll the result out if it is better."""
 
     trials: Annotated[int, Field(ge=1, le=1_000_000)] = 2000
     """Candidates measured in all, over all operators."""
+    output: Output | None = None
+    """Absent: the folder that the operator's policy names (tuning.output), with the model's namespace and name."""
 
 
 class Toleration(KubeModel):
@@ -184,6 +202,16 @@ class PodTemplate(KubeModel):
 class InferenceModelSpec(KubeModel):
     """What is promised of the model, and how it may run."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "!has(self.tuning) || self.model.format == 'onnx'",
+                "tuning: only a model of format onnx can be tuned: give the model as onnx, or remove tuning",
+                field="tuning",
+            )
+        )
+    )
+
     model: ModelSource
     slo: LatencyObjective
     load: Load = Load()
@@ -195,7 +223,8 @@ class InferenceModelSpec(KubeModel):
     profile_ref: LocalRef | None = None
     """A ModelProfile to plan with; absent: Gpulet measures."""
     tuning: TuningPolicy | None = None
-    """Absent: the model is served as it is."""
+    """Absent: the model is served as it is. Present: Gpulet makes a TuningJob, and another one when the planned share
+    has moved by more than 1.5 times."""
     pod_template: PodTemplate = PodTemplate()
 
 
@@ -240,7 +269,8 @@ class InferenceModelStatus(KubeModel):
 
     observed_generation: int | None = None
     conditions: Conditions = []
-    """Profiled, Planned, Serving and from them Ready; ObjectiveMet, Enforced; Reconciling and Stalled for kstatus."""
+    """Profiled, Planned, Serving and from them Ready; ObjectiveMet, Enforced, and with spec.tuning Tuned; Reconciling
+    and Stalled for kstatus."""
     replicas: ReplicaCounts | None = None
     rate: RateFigures | None = None
     latency: LatencyFigures | None = None

@@ -32,6 +32,8 @@ MANAGED_BY: Final = "gpulet"
 LABEL_ROUTED: Final = f"{GROUP}/routed"
 # On a Gpulet that serves until its replacement does: its share counts as taken, and no plan keeps it.
 LABEL_LEAVING: Final = f"{GROUP}/leaving"
+# On a TuningJob made for spec.tuning: the how-manieth of its model.
+ANNOTATION_NUMBER: Final = f"{GROUP}/number"
 
 ORIGIN_PLAN: Final = "plan"
 ORIGIN_MANUAL: Final = "manual"

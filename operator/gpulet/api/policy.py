@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from gpulet.api.base import Percent, Product
@@ -16,6 +16,19 @@ Cpu = Annotated[str, Field(pattern=r"^([1-9][0-9]{0,4}|[1-9][0-9]{0,6}m)$")]
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,8}(Mi|Gi)$")]
 Batch = Annotated[int, Field(ge=1, le=65536)]
 Image = Annotated[str, Field(pattern=r"^[^\s]+$")]
+
+
+def _stays_on_its_volume(uri: str) -> str:
+    if ".." in uri.split("/"):
+        raise ValueError("a path with '..' leaves its volume: write it out")
+    return uri
+
+
+Folder = Annotated[
+    str,
+    Field(max_length=384, pattern=r"^pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/[^\s/][^\s]*$"),
+    AfterValidator(_stays_on_its_volume),
+]
 
 
 class PolicyModel(BaseModel):
@@ -53,6 +66,9 @@ class TuningPolicyDefaults(PolicyModel):
     servers: Annotated[int, Field(ge=1, le=64)] = 1
     client_cpu: Cpu = "1"
     client_memory: Memory = "1Gi"
+    output: Folder | None = None
+    """Where results of spec.tuning go that names no output: pvc://claim/folder, a claim of that name in the model's own
+    namespace; /<namespace>/<model> is appended."""
 
 
 class Policy(PolicyModel):

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 
 from gpulet.api.base import Conditions, Digest, KubeModel, Resource, Text
 from gpulet.api.cel import exactly_one_of, immutable, rule, rules
-from gpulet.api.inferencemodel import LocalRef, ModelSource
+from gpulet.api.inferencemodel import LocalRef, ModelSource, Output
 
 # A number or this word: x-kubernetes-int-or-string, the bounds become a CEL rule.
 Auto = Literal["Auto"]
@@ -20,22 +20,6 @@ class Parallelism(KubeModel):
     """Pods that search and compile; each takes a shard of the operators and needs about one core."""
     servers: Annotated[int, Field(ge=1, le=64)] | Auto = "Auto"
     """Shares in which candidates are measured."""
-
-
-class Output(KubeModel):
-    """Where the result goes."""
-
-    uri: Annotated[
-        str,
-        Field(
-            max_length=512,
-            pattern=r"^pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?/[^\s/][^\s]*$",
-            json_schema_extra=rules(
-                rule("!self.matches('(^|/)[.][.](/|$)')", "a path with '..' leaves its volume: write it out")
-            ),
-        ),
-    ]
-    """Where the artifact and the search's checkpoints go: pvc://claim/folder."""
 
 
 class TuningJobSpec(KubeModel):

@@ -14,6 +14,7 @@ from gpulet.api.policy import Policy
 from gpulet.build.gpulet import serving_gpulet
 from gpulet.controller import profiling, tuning
 from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute
+from gpulet.controller.autotune import autotune
 from gpulet.controller.children import children
 from gpulet.controller.inventory import gpus
 from gpulet.controller.observations import Observations
@@ -59,6 +60,8 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
     actions += _kept(known, scene, transition)
     actions += _removals(known, transition)
     actions += _wanted_profiles(known)
+    tuned = {m.key: autotune(known.world, m, known.plan, known.policy) for m in _in_order(known.world.models)}
+    actions += [action for one in tuned.values() for action in one.actions]
     for profile in _in_order(known.world.profiles):
         actions += profiling.reconcile(known.world, profile, room, known.policy, now=now)
     for job in _in_order(known.world.jobs):
@@ -82,6 +85,7 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
         waiting=transition.waiting,
         refused=known.refused,
         names_taken=known.names_taken,
+        tuned={key: one.fact for key, one in tuned.items() if one.fact is not None},
     )
     return [
         *actions,

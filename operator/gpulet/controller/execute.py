@@ -92,8 +92,8 @@ class Executor:
         if current is not None and holds(current, manifest):
             return
         log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
-        # A Service bears its model's name, which somebody's own may bear already: that one is not taken over.
-        seen.learn(await self._client.apply(manifest, force=manifest["kind"] != "Service"))
+        # A name made from the model's may be that of somebody's own object: that one is not taken over.
+        seen.learn(await self._client.apply(manifest, force=manifest["kind"] not in ("Service", "TuningJob")))
         if manifest["kind"] == "Service":
             self._names_taken.pop((metadata["namespace"], metadata["name"]), None)
 

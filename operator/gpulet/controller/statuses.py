@@ -42,6 +42,8 @@ class Known:
     """The scheduler's (or a quota's) own words for models that were refused somewhere."""
     names_taken: Mapping[Key, str] = field(default_factory=dict)
     """Models without a Service, for somebody else's bears the name."""
+    tuned: Mapping[Key, Fact] = field(default_factory=dict)
+    """How far the tuning is of models that ask for it."""
 
 
 def model_statuses(known: Known, *, now: datetime) -> list[Action]:
@@ -81,6 +83,7 @@ def _facts(known: Known, model: InferenceModel, placed: Placed | None, unplaced:
         digest=_digest(known, gpulets),
         format=choice.source.format,
         tuning_job=job,
+        tuned=known.tuned.get(model.key),
     )
 
 

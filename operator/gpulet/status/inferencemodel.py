@@ -64,6 +64,8 @@ class ModelFacts:
     digest: str | None = None
     format: str | None = None
     tuning_job: str | None = None
+    tuned: Fact | None = None
+    """None: no tuning is asked for. Whatever it says, the model serves."""
 
 
 def serving(facts: ModelFacts) -> Fact:
@@ -125,6 +127,7 @@ def inference_model_status(model: InferenceModel, facts: ModelFacts, *, now: dat
         ready,
         objective_met(model, facts.seen),
         all_enforced(facts.enforced),
+        *([facts.tuned] if facts.tuned is not None else []),
         *kstatus(ready, stalled=None if ready.true else stalled),
     ]
     generation = model.metadata.generation
