@@ -12,7 +12,7 @@ import pytest
 from gpulet.api.gpulet import Gpulet
 from gpulet.api.inferencemodel import InferenceModel
 from gpulet.api.policy import Policy
-from gpulet.controller.decide import decide
+from gpulet.controller.decide import Pass, decide
 from gpulet.controller.loop import Loop
 from gpulet.controller.observations import Observations, ReplicaFigures
 from gpulet.controller.statuses import seen
@@ -46,10 +46,15 @@ class Memory:
         return self._cluster.names_taken
 
 
-async def one_pass(cluster: Cluster, *, drained: bool = True, policy: Policy = POLICY) -> None:
+async def planned(cluster: Cluster, policy: Policy) -> Pass:
+    """All that a pass knows, the plan included."""
     memory = Memory(cluster)
     loop = Loop(memory, memory, memory, Exported())  # type: ignore[arg-type]
-    known = await loop._plan(policy)
+    return await loop._plan(policy)
+
+
+async def one_pass(cluster: Cluster, *, drained: bool = True, policy: Policy = POLICY) -> None:
+    known = await planned(cluster, policy)
     if drained:
         known = dataclasses.replace(known, unrouted_for_s={key: 60.0 for key in known.unrouted_for_s})
     cluster.carry_out(decide(known, now=NOW))

@@ -48,7 +48,7 @@ class TuningJobSpec(KubeModel):
     """Candidates measured in all, over all operators."""
     parallelism: Annotated[Parallelism, Field(json_schema_extra=_FROZEN)] = Parallelism()
     deadline_seconds: Annotated[int, Field(ge=1, le=2_592_000)] = 7200
-    """Counted from the start of the search."""
+    """Counted from the start of the search; anew when a suspended job, or one whose model was gone, goes on."""
     suspend: bool = False
     """True: what runs is taken down, what was measured stays; false again: the search goes on from there."""
     output: Annotated[Output, Field(json_schema_extra=_FROZEN)]

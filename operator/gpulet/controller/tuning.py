@@ -4,26 +4,32 @@ The decisions of the start (share, batch, what is compared) are kept in status: 
 search that is under way.
 """
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from gpulet.api import names
 from gpulet.api.gpulet import Gpulet
 from gpulet.api.policy import Policy
-from gpulet.api.tuningjob import Artifact, TrialFigures, TuningJob, TuningJobStatus, TuningLatency, WorkerFigures
+from gpulet.api.tuningjob import Artifact, TuningJob, TuningLatency, WorkerFigures
 from gpulet.api.workload import TuneProgress, TuneReport
 from gpulet.build.gpulet import Share, tuning_gpulet
 from gpulet.build.names import short_hash
 from gpulet.build.tuning import Tuning, clients_job, tracker_pod, tracker_service
-from gpulet.controller.actions import Action, Apply, Delete, Tell, WriteStatus
+from gpulet.controller.actions import Action, Apply, Delete, Tell
 from gpulet.controller.room import Room
 from gpulet.controller.tuning_report import merge_report
 from gpulet.controller.tuning_start import Start, start_of, tuning_of
+from gpulet.controller.tuning_status import past_deadline, status_of
 from gpulet.controller.world import World, deleting, owned_by
 from gpulet.model.plan import Plan
-from gpulet.status.conditions import Fact, conditions, find, kstatus, no, unknown, yes
+from gpulet.status.conditions import Fact, find, no, unknown, yes
 from gpulet.status.figures import rounded
 from gpulet.status.gpulet import pod_ready, scheduling_refusal
+
+_NO_CUDA_BUILD = (
+    "target llvm: this version tunes for CPUs and simulated GPUs alone, and the cluster has real GPUs, which need a "
+    "tuner image with TVM's CUDA build: remove this TuningJob (and spec.tuning of its model)"
+)
 
 
 def reconcile(
@@ -41,17 +47,20 @@ def reconcile(
     if done is not None and done.status != "Unknown":
         return _clean_up(world, job)
     if job.spec.suspend:
-        return _clean_up(world, job) + _status(job, unknown("Succeeded", "Suspended"), now=now, phase="Suspended")
-    if _past_deadline(job, now):
+        return _clean_up(world, job) + status_of(job, unknown("Succeeded", "Suspended"), now=now, phase="Suspended")
+    if past_deadline(job, now):
         message = (
             f"spec.deadlineSeconds: not finished within {job.spec.deadline_seconds} s; raise it or lower spec.trials"
         )
         return _fail(world, job, "DeadlineExceeded", message, now=now)
+    if any(gpu.simulated_millicores == 0 for gpu in room.gpus):
+        return _fail(world, job, "NoCudaBuild", _NO_CUDA_BUILD, now=now)
     start = start_of(world, job, plan, policy)
     if isinstance(start, Fact):
         if start.status == "False":
             return _fail(world, job, start.reason, start.message, now=now)
-        return _status(job, start, now=now, phase="Pending")
+        # Whatever it waits for may never come, as a model that is gone: it must hold no share meanwhile.
+        return _clean_up(world, job) + status_of(job, start, now=now, phase="Pending")
     return _run(world, job, start, room=room, progress=progress, policy=policy, now=now)
 
 
@@ -92,13 +101,13 @@ def _run(
             have.add(ordinal)
     if not have:
         waiting = unknown("Succeeded", "NoRoomToTune", room.why_not(memory_mib=start.memory_mib))
-        return actions + _status(job, waiting, now=now, phase="Pending", start=start)
+        return actions + status_of(job, waiting, now=now, phase="Pending", start=start)
     if host and clients is None:
         actions.append(Apply(clients_job(tuning, cpu=policy.tuning.client_cpu, memory=policy.tuning.client_memory)))
     figures = _workers(world, job, servers, clients)
     refused = scheduling_refusal(world.pods.get((namespace, tuning.tracker)))
     searching = unknown("Succeeded", "Unschedulable" if refused else "Searching", refused or "")
-    return actions + _status(
+    return actions + status_of(
         job, searching, now=now, phase="Searching", start=start, workers=figures, progress=progress
     )
 
@@ -128,10 +137,10 @@ def _merge(
             merging = unknown("Succeeded", "NoRoomToTune", room.why_not(memory_mib=start.memory_mib))
         else:
             actions.append(Apply(manifest))
-        return actions + _status(job, merging, now=now, phase="Merging", start=start, progress=progress)
+        return actions + status_of(job, merging, now=now, phase="Merging", start=start, progress=progress)
     report = merge_report(world.pods.get(merge.key))
     if report is None:
-        return actions + _status(job, merging, now=now, phase="Merging", start=start, progress=progress)
+        return actions + status_of(job, merging, now=now, phase="Merging", start=start, progress=progress)
     if report.error or report.digest is None:
         return _fail(world, job, report.reason or "MergeFailed", report.error or "no artifact", now=now)
     return _succeed(job, start, report, now=now)
@@ -152,7 +161,7 @@ def _succeed(job: TuningJob, start: Start, report: TuneReport, *, now: datetime)
         onnx_runtime_milliseconds=rounded(report.onnx_runtime_milliseconds),
     )
     fact = yes("Succeeded", "Adopted" if report.adopted else "NotBetter", _verdict(report))
-    actions = _status(
+    actions = status_of(
         job, fact, now=now, phase="Succeeded", start=start, latency=latency, artifact=artifact, adopted=report.adopted
     )
     return [*actions, Tell(_regarding(job), fact.reason, fact.message)]
@@ -192,13 +201,6 @@ def _workers(world: World, job: TuningJob, servers: list[Gpulet], clients: dict[
     return WorkerFigures(clients=((clients or {}).get("status") or {}).get("active", 0) or 0, servers=ready)
 
 
-def _past_deadline(job: TuningJob, now: datetime) -> bool:
-    if job.status.start_time is None:
-        return False
-    started = datetime.fromisoformat(job.status.start_time)
-    return now > started + timedelta(seconds=job.spec.deadline_seconds)
-
-
 def _clean_up(world: World, job: TuningJob) -> list[Action]:
     """Everything of the job but its output; nothing is left after the pass that finds nothing."""
     namespace, name = job.key
@@ -220,52 +222,9 @@ def _clean_up(world: World, job: TuningJob) -> list[Action]:
 
 def _fail(world: World, job: TuningJob, reason: str, message: str, *, now: datetime) -> list[Action]:
     fact = no("Succeeded", reason, message)
-    status = _status(job, fact, now=now, phase="Failed")
+    status = status_of(job, fact, now=now, phase="Failed")
     return [*status, Tell(_regarding(job), reason, message, warning=True), *_clean_up(world, job)]
 
 
 def _regarding(job: TuningJob) -> dict[str, Any]:
     return {"apiVersion": names.API_VERSION, "kind": "TuningJob", "metadata": job.metadata.to_dict()}
-
-
-def _status(
-    job: TuningJob,
-    fact: Fact,
-    *,
-    now: datetime,
-    phase: str,
-    start: Start | None = None,
-    workers: WorkerFigures | None = None,
-    progress: TuneProgress | None = None,
-    latency: TuningLatency | None = None,
-    artifact: Artifact | None = None,
-    adopted: bool | None = None,
-) -> list[Action]:
-    old, generation = job.status, job.metadata.generation
-    ended = fact.status != "Unknown"
-    ready = Fact("Ready", fact.status, fact.reason, fact.message)
-    stalled = fact if fact.status == "False" else None
-    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
-    started = old.start_time or (stamp if phase in ("Searching", "Merging") else None)
-    status = TuningJobStatus(
-        observed_generation=generation,
-        conditions=conditions(old.conditions, [fact, *kstatus(ready, stalled=stalled)], generation=generation, now=now),
-        phase=phase,  # type: ignore[arg-type]  # one of the literals
-        trials=_trials(job, progress),
-        workers=workers or (WorkerFigures() if old.workers is not None else None),
-        compute_percent=start.compute_percent if start else old.compute_percent,
-        batch=start.batch if start else old.batch,
-        latency=latency or old.latency,
-        artifact=artifact or old.artifact,
-        adopted=adopted if adopted is not None else old.adopted,
-        start_time=started.replace("+00:00", "Z") if started else None,
-        completion_time=old.completion_time or (stamp if ended else None),
-    )
-    return [WriteStatus("TuningJob", job.key, status.to_dict())]
-
-
-def _trials(job: TuningJob, progress: TuneProgress | None) -> TrialFigures:
-    """Measured trials; the last known number while the tracker cannot be asked."""
-    known = job.status.trials.done if job.status.trials else 0
-    done = sum(c.trials for c in progress.clients) if progress is not None else known
-    return TrialFigures(done=max(done, known), total=job.spec.trials)

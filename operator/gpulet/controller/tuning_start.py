@@ -42,10 +42,8 @@ def start_of(world: World, job: TuningJob, plan: Plan, policy: Policy) -> Start 
     else:
         name = job.spec.model_ref.name if job.spec.model_ref else ""
         model = world.models.get((job.metadata.namespace, name))
-        if model is None:
-            return unknown(
-                "Succeeded", "ModelNotFound", f"spec.modelRef: no InferenceModel {name} in this namespace yet"
-            )
+        if model is None or model.metadata.deletion_timestamp is not None:
+            return unknown("Succeeded", "ModelNotFound", f"spec.modelRef: no InferenceModel {name} in this namespace")
         source = model.spec.model
         planned = _planned(plan, model)
         served = adopted_job(world, model)
