@@ -37,6 +37,7 @@ class Cluster:
         self.refusals: list[Any] = []
         """What a quota said, once for each pass."""
         self.names_taken: dict[Key, str] = {}
+        self.refused_children: dict[tuple[str, Key], str] = {}
         self._uid = itertools.count(1)
 
     def world(self) -> World:

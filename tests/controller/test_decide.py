@@ -45,6 +45,10 @@ class Memory:
     def names_taken(self) -> dict[Any, str]:
         return self._cluster.names_taken
 
+    @property
+    def refused_children(self) -> dict[Any, str]:
+        return self._cluster.refused_children
+
 
 async def planned(cluster: Cluster, policy: Policy) -> Pass:
     """All that a pass knows, the plan included."""

@@ -5,7 +5,7 @@ share has left the shares of all finished ones by more than ``MOVED``. A job tha
 deletes it to have it tried again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpulet.api import names
 from gpulet.api.inferencemodel import InferenceModel
@@ -34,8 +34,8 @@ class Tuned:
     fact: Fact | None
 
 
-def autotune(world: World, model: InferenceModel, plan: Plan, policy: Policy) -> Tuned:
-    """The jobs of one model: made, removed, or left as they are."""
+def autotune(world: World, model: InferenceModel, plan: Plan, policy: Policy, *, refused: str | None = None) -> Tuned:
+    """The jobs of one model: made, removed, or left as they are. ``refused``: why the API server takes no new one."""
     own = own_jobs(world, model)
     if model.spec.tuning is None:
         return Tuned(tuple(_delete(job, "spec.tuning is gone") for job in own if not is_finished(job)), None)
@@ -43,7 +43,8 @@ def autotune(world: World, model: InferenceModel, plan: Plan, policy: Policy) ->
     current = [job for job in own if job.metadata.annotations.get(REVISION) == revision]
     outdated = tuple(_delete(j, "the model has changed") for j in own if j not in current and not is_finished(j))
     if not current or _has_moved(current, _planned_percent(plan, model)):
-        return _made(world, model, policy, _next_number(own), outdated)
+        made = _made(world, model, policy, _next_number(own), outdated)
+        return replace(made, fact=no("Tuned", "Refused", refused)) if refused is not None else made
     latest = current[-1]
     return Tuned((*outdated, *_superseded(world, model, own, latest)), _fact(latest))
 

@@ -19,6 +19,7 @@ from gpulet.controller.children import children
 from gpulet.controller.inventory import gpus
 from gpulet.controller.observations import Observations
 from gpulet.controller.profiles import Choice, wanted_manifest
+from gpulet.controller.refused import Object
 from gpulet.controller.room import Room
 from gpulet.controller.snapshot import revision
 from gpulet.controller.statuses import Known, gpulet_statuses, invalid_statuses, model_statuses
@@ -46,6 +47,8 @@ class Pass:
     """Serving Gpulets that stay whatever the plan is."""
     names_taken: Mapping[Key, str] = field(default_factory=dict)
     """Models whose Service cannot be made, for somebody else's bears the name; with the remedy."""
+    refused_children: Mapping[Object, str] = field(default_factory=dict)
+    """What the API server says of a child that it does not accept, by its owner."""
 
 
 def decide(known: Pass, *, now: datetime) -> list[Action]:
@@ -60,10 +63,15 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
     actions += _kept(known, scene, transition)
     actions += _removals(known, transition)
     actions += _wanted_profiles(known)
-    tuned = {m.key: autotune(known.world, m, known.plan, known.policy) for m in _in_order(known.world.models)}
+    refused = known.refused_children
+    tuned = {
+        m.key: autotune(known.world, m, known.plan, known.policy, refused=refused.get(("InferenceModel", m.key)))
+        for m in _in_order(known.world.models)
+    }
     actions += [action for one in tuned.values() for action in one.actions]
     for profile in _in_order(known.world.profiles):
-        actions += profiling.reconcile(known.world, profile, room, known.policy, now=now)
+        words = refused.get(("ModelProfile", profile.key))
+        actions += profiling.reconcile(known.world, profile, room, known.policy, refused=words, now=now)
     for job in _in_order(known.world.jobs):
         actions += tuning.reconcile(
             known.world,
@@ -71,6 +79,7 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
             plan=known.plan,
             room=room,
             progress=known.observations.progress.get(job.key),
+            refused=refused.get(("TuningJob", job.key)),
             policy=known.policy,
             now=now,
         )

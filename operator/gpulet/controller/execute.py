@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 from gpulet.api import names
 from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute, WriteStatus
+from gpulet.controller.refused import Object, RefusedChildren, child_of, gpulet_key, owner_of
 from gpulet.controller.world import Key
 from gpulet.kube.client import Client
 from gpulet.kube.difference import holds
-from gpulet.kube.errors import ConflictError, ForbiddenError, KubeError
+from gpulet.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError
 from gpulet.kube.events import Events
 from gpulet.kube.kinds import GPULET, POD, Kind, kind_named
 from gpulet.model.demand import ModelId
@@ -35,6 +36,7 @@ class Executor:
         self._status_written_s: dict[tuple[str, Key], float] = {}
         self._refusals: list[tuple[ModelId, str]] = []
         self._names_taken: dict[Key, str] = {}
+        self._refused_children = RefusedChildren()
 
     async def carry_out(self, actions: list[Action], seen: Seen) -> bool:
         """In order. A failure is logged and met again by the next pass, which decides anew.
@@ -46,13 +48,14 @@ class Executor:
         for action in actions:
             try:
                 await self._one(action, seen)
-            except ForbiddenError as error:
-                self._note_refusal(action, error)
+            except (ForbiddenError, InvalidError) as error:
+                self._note_refusal(action, error, seen)
             except ConflictError as error:
                 again |= await self._tell_of_conflict(action, error)
             except KubeError as error:
                 log.warning("%s: %s", type(action).__name__, error)
                 again |= error.retryable
+        self._refused_children.keep({child_of(a.manifest) for a in actions if isinstance(a, Apply)})
         self._forget(seen)
         return again
 
@@ -65,6 +68,11 @@ class Executor:
     def names_taken(self) -> Mapping[Key, str]:
         """Services that could not be made because somebody else's bears the name, with words for the owner."""
         return dict(self._names_taken)
+
+    @property
+    def refused_children(self) -> Mapping[Object, str]:
+        """The API server's words for owners of children (of tuning, of profiling) that it does not accept."""
+        return self._refused_children.by_owner
 
     async def _one(self, action: Action, seen: Seen) -> None:
         match action:
@@ -89,11 +97,16 @@ class Executor:
     async def _apply(self, manifest: dict[str, Any], seen: Seen) -> None:
         metadata = manifest["metadata"]
         current = seen.get(manifest["kind"], (metadata["namespace"], metadata["name"]))
+        child = child_of(manifest)
         if current is not None and holds(current, manifest):
+            self._refused_children.accept(child)
+            return
+        if not self._refused_children.may_ask(child, now_s=time.monotonic()):
             return
         log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
         # A name made from the model's may be that of somebody's own object: that one is not taken over.
         seen.learn(await self._client.apply(manifest, force=manifest["kind"] not in ("Service", "TuningJob")))
+        self._refused_children.accept(child)
         if manifest["kind"] == "Service":
             self._names_taken.pop((metadata["namespace"], metadata["name"]), None)
 
@@ -146,9 +159,17 @@ class Executor:
         self._names_taken[metadata["namespace"], metadata["name"]] = message
         return False
 
-    def _note_refusal(self, action: Action, error: ForbiddenError) -> None:
+    def _note_refusal(self, action: Action, error: ForbiddenError | InvalidError, seen: Seen) -> None:
         log.warning("%s: %s", type(action).__name__, error)
         if not isinstance(action, Apply):
+            return
+        gpulet = gpulet_key(action.manifest)
+        owner = owner_of(action.manifest, seen.get("Gpulet", gpulet) if gpulet is not None else None)
+        if owner is not None:
+            child = child_of(action.manifest)
+            self._refused_children.refuse(child, owner, str(error), now_s=time.monotonic())
+            return
+        if not isinstance(error, ForbiddenError):
             return
         metadata = action.manifest["metadata"]
         model = (metadata.get("labels") or {}).get(names.LABEL_MODEL)

@@ -155,6 +155,7 @@ class Loop:
             refused={r.model: r.reason for r in question.refusals},
             frozen=asked.frozen,
             names_taken=self.executor.names_taken,
+            refused_children=self.executor.refused_children,
         )
 
     def _question(self, policy: Policy) -> Question:

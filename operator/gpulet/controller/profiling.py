@@ -23,8 +23,16 @@ from gpulet.status.conditions import Fact, conditions, find, kstatus, no, ready_
 from gpulet.status.gpulet import disrupted
 
 
-def reconcile(world: World, profile: ModelProfile, room: Room, policy: Policy, *, now: datetime) -> list[Action]:
-    """The next steps of one ModelProfile."""
+def reconcile(
+    world: World,
+    profile: ModelProfile,
+    room: Room,
+    policy: Policy,
+    *,
+    refused: str | None = None,
+    now: datetime,
+) -> list[Action]:
+    """The next steps of one ModelProfile. ``refused``: what the API server says of a part that it does not accept."""
     if profile.spec.measure is None:
         return _status(profile, yes("Measured", "Given", f"{len(profile.spec.points)} points given"), [], None, now=now)
     source = source_of(world, profile)
@@ -47,6 +55,8 @@ def reconcile(world: World, profile: ModelProfile, room: Room, policy: Policy, *
         Delete("Gpulet", g.key, g.metadata.uid, "measured") for g in gpulets if g.spec.compute_percent not in missing
     ]
     started, fact = _start_missing(profile, missing, {g.spec.compute_percent for g in gpulets}, room, policy)
+    if refused is not None and not fact.true:
+        fact = no("Measured", "Refused", refused)
     return actions + started + _status(profile, fact, points, key, now=now)
 
 

@@ -4,7 +4,8 @@ The decisions of the start (share, batch, what is compared) are kept in status: 
 search that is under way.
 """
 
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from gpulet.api import names
@@ -32,6 +33,30 @@ _NO_CUDA_BUILD = (
 )
 
 
+_CLIENTS_COME_UP = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class AtWork:
+    """What a pass knows of a job that goes on."""
+
+    room: Room
+    progress: TuneProgress | None
+    refused: str | None
+    now: datetime
+
+    def fact(self, reason: str, unschedulable: str | None) -> Fact:
+        """How far the job is, or what holds it up."""
+        if self.refused is not None:
+            return unknown("Succeeded", "Refused", self.refused)
+        if unschedulable is not None:
+            return unknown("Succeeded", "Unschedulable", unschedulable)
+        return unknown("Succeeded", reason)
+
+    def no_room(self, start: Start) -> Fact:
+        return unknown("Succeeded", "NoRoomToTune", self.room.why_not(memory_mib=start.memory_mib))
+
+
 def reconcile(
     world: World,
     job: TuningJob,
@@ -40,9 +65,10 @@ def reconcile(
     room: Room,
     progress: TuneProgress | None,
     policy: Policy,
+    refused: str | None = None,
     now: datetime,
 ) -> list[Action]:
-    """The next steps of one job."""
+    """The next steps of one job. ``refused``: what the API server says of a part of it that it does not accept."""
     done = find(job.status.conditions, "Succeeded")
     if done is not None and done.status != "Unknown":
         return _clean_up(world, job)
@@ -61,19 +87,11 @@ def reconcile(
             return _fail(world, job, start.reason, start.message, now=now)
         # Whatever it waits for may never come, as a model that is gone: it must hold no share meanwhile.
         return _clean_up(world, job) + status_of(job, start, now=now, phase="Pending")
-    return _run(world, job, start, room=room, progress=progress, policy=policy, now=now)
+    at_work = AtWork(room, progress, refused, now)
+    return _run(world, job, start, at_work, policy)
 
 
-def _run(
-    world: World,
-    job: TuningJob,
-    start: Start,
-    *,
-    room: Room,
-    progress: TuneProgress | None,
-    policy: Policy,
-    now: datetime,
-) -> list[Action]:
+def _run(world: World, job: TuningJob, start: Start, at_work: AtWork, policy: Policy) -> list[Action]:
     namespace = job.metadata.namespace
     service = world.services.get((namespace, f"{job.metadata.name}-tracker"))
     host = ((service or {}).get("spec") or {}).get("clusterIP", "")
@@ -83,9 +101,9 @@ def _run(
     searched = clients is not None and (clients.get("status") or {}).get("completionTime") is not None
     if clients is not None and _failed(clients) is not None:
         message = f"Job {tuning.clients}: {_failed(clients)}; see the logs of its pods"
-        return _fail(world, job, "ClientsFailed", message, now=now)
+        return _fail(world, job, "ClientsFailed", message, now=at_work.now)
     if searched:
-        return _merge(world, job, start, tuning, gpulets, room=room, progress=progress, now=now)
+        return _merge(world, job, start, tuning, gpulets, at_work)
     actions: list[Action] = []
     if service is None:
         actions.append(Apply(tracker_service(tuning)))
@@ -95,33 +113,26 @@ def _run(
     servers = [g for g in gpulets if g.spec.tuning and g.spec.tuning.role == "server"]
     have = {g.spec.tuning.ordinal for g in servers if g.spec.tuning}
     for ordinal in sorted(set(range(wanted)) - have):
-        manifest = _gpulet(tuning, start, room, role="server", ordinal=ordinal)
+        manifest = _gpulet(tuning, start, at_work.room, role="server", ordinal=ordinal)
         if manifest is not None:
             actions.append(Apply(manifest))
             have.add(ordinal)
     if not have:
-        waiting = unknown("Succeeded", "NoRoomToTune", room.why_not(memory_mib=start.memory_mib))
-        return actions + status_of(job, waiting, now=now, phase="Pending", start=start)
+        return actions + status_of(job, at_work.no_room(start), now=at_work.now, phase="Pending", start=start)
     if host and clients is None:
         actions.append(Apply(clients_job(tuning, cpu=policy.tuning.client_cpu, memory=policy.tuning.client_memory)))
     figures = _workers(world, job, servers, clients)
-    refused = scheduling_refusal(world.pods.get((namespace, tuning.tracker)))
-    searching = unknown("Succeeded", "Unschedulable" if refused else "Searching", refused or "")
+    phase = "Searching" if at_work.refused is None or job.status.start_time else "Pending"
+    searching = at_work.fact("Searching", scheduling_refusal(world.pods.get((namespace, tuning.tracker))))
+    if searching.reason == "Searching" and clients is not None and _podless(world, job, at_work.now):
+        searching = unknown("Succeeded", "NoClients", f"`kubectl describe job {tuning.clients}` says why it has no pod")
     return actions + status_of(
-        job, searching, now=now, phase="Searching", start=start, workers=figures, progress=progress
+        job, searching, now=at_work.now, phase=phase, start=start, workers=figures, progress=at_work.progress
     )
 
 
 def _merge(
-    world: World,
-    job: TuningJob,
-    start: Start,
-    tuning: Tuning,
-    gpulets: list[Gpulet],
-    *,
-    room: Room,
-    progress: TuneProgress | None,
-    now: datetime,
+    world: World, job: TuningJob, start: Start, tuning: Tuning, gpulets: list[Gpulet], at_work: AtWork
 ) -> list[Action]:
     """The clients are done: their servers go, one Gpulet of the same share builds, checks and measures."""
     actions: list[Action] = [
@@ -130,20 +141,20 @@ def _merge(
         if g.spec.tuning and g.spec.tuning.role == "server"
     ]
     merge = next((g for g in gpulets if g.spec.tuning and g.spec.tuning.role == "merge"), None)
-    merging = unknown("Succeeded", "Merging", "")
+    report = merge_report(world.pods.get(merge.key)) if merge is not None else None
+    if report is not None and report.digest is not None and not report.error:
+        return _succeed(job, start, report, now=at_work.now)
+    if report is not None:
+        error = report.error or "no artifact"
+        return _fail(world, job, report.reason or "MergeFailed", error, now=at_work.now)
+    merging = at_work.fact("Merging", scheduling_refusal(world.pods.get(merge.key)) if merge is not None else None)
     if merge is None:
-        manifest = _gpulet(tuning, start, room, role="merge", ordinal=0)
+        manifest = _gpulet(tuning, start, at_work.room, role="merge", ordinal=0)
         if manifest is None:
-            merging = unknown("Succeeded", "NoRoomToTune", room.why_not(memory_mib=start.memory_mib))
+            merging = at_work.no_room(start)
         else:
             actions.append(Apply(manifest))
-        return actions + status_of(job, merging, now=now, phase="Merging", start=start, progress=progress)
-    report = merge_report(world.pods.get(merge.key))
-    if report is None:
-        return actions + status_of(job, merging, now=now, phase="Merging", start=start, progress=progress)
-    if report.error or report.digest is None:
-        return _fail(world, job, report.reason or "MergeFailed", report.error or "no artifact", now=now)
-    return _succeed(job, start, report, now=now)
+    return actions + status_of(job, merging, now=at_work.now, phase="Merging", start=start, progress=at_work.progress)
 
 
 def _succeed(job: TuningJob, start: Start, report: TuneReport, *, now: datetime) -> list[Action]:
@@ -193,6 +204,17 @@ def _failed(clients: dict[str, Any]) -> str | None:
         if condition["type"] == "Failed" and condition["status"] == "True":
             return str(condition.get("message") or condition.get("reason"))
     return None
+
+
+def _podless(world: World, job: TuningJob, now: datetime) -> bool:
+    """Whether the Job of the clients has made no pod for long: a quota's no to its controller stays in its Events."""
+    if job.status.start_time is None or now < datetime.fromisoformat(job.status.start_time) + _CLIENTS_COME_UP:
+        return False
+    wanted = {names.LABEL_JOB: job.metadata.name, names.LABEL_ROLE: "client"}
+    return not any(
+        namespace == job.metadata.namespace and wanted.items() <= (pod["metadata"].get("labels") or {}).items()
+        for (namespace, _), pod in world.pods.items()
+    )
 
 
 def _workers(world: World, job: TuningJob, servers: list[Gpulet], clients: dict[str, Any] | None) -> WorkerFigures:
