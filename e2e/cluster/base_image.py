@@ -47,6 +47,10 @@ BASE = Base(
 )
 
 
+# The storage mounts its own folder and does not unmount it: this way it goes with the process, killed or not.
+_OWN_MOUNTS = ("unshare", "--mount")
+
+
 def buildah(*arguments: str) -> str:
     """Run buildah on the cache's own storage, so that the machine's images are left alone."""
     # A chroot is all that a build needs, and it works where a container would not.
@@ -60,12 +64,21 @@ def copy_out(name: str, target: str) -> None:
     """
     storage = _storage()
     source = f"containers-storage:[overlay@{storage}/root+{storage}/run]{name}"
-    run(["skopeo", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers", source, target])
+    run([*_OWN_MOUNTS, "skopeo", "copy", "--quiet", "--dest-oci-accept-uncompressed-layers", source, target])
 
 
 def _program() -> list[str | Path]:
     storage = _storage()
-    return ["buildah", "--storage-driver", "overlay", "--root", storage / "root", "--runroot", storage / "run"]
+    return [
+        *_OWN_MOUNTS,
+        "buildah",
+        "--storage-driver",
+        "overlay",
+        "--root",
+        storage / "root",
+        "--runroot",
+        storage / "run",
+    ]
 
 
 def _storage() -> Path:
