@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,62 +52,48 @@ class Rig:
     def daemons(self) -> Daemons:
         return Daemons(self.mps, "simulated", mount_shm=self.tmpfs)
 
-    def shares(self, reached: Callable[[str], None] = lambda step: None) -> Shares:
-        return Shares(
-            node=NODE,
-            source=self.source,
-            daemons=self.daemons,
-            state=self.state,
-            cdi_folder=self.cdi,
-            reached=reached,
-        )
+    def shares(self) -> Shares:
+        return Shares(node=NODE, source=self.source, daemons=self.daemons, state=self.state, cdi_folder=self.cdi)
 
     def start_runner(self) -> subprocess.Popen[bytes]:
         """The program of the mps-runner pod."""
-        code = "from gpulet.cli.main import main; main()"
+        # It looks more often than in its pod: hundreds of daemons come and go here.
+        code = "from gpulet.agent import runner; from gpulet.cli.main import main; runner._TICK_S = 0.02; main()"
         arguments = [sys.executable, "-c", code, "mps-runner", "--root", str(self.mps)]
         return subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
 
-    def prepare(self, claim: dict[str, Any], patience_s: float = 0.0, **shares: Any) -> Any:
+    def prepare(self, claim: dict[str, Any], patience_s: float = 0.0) -> Any:
         """As the kubelet would ask; conflicts are not waited for unless told."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("gpulet.agent.shares._CONFLICT_PATIENCE_S", patience_s)
-            return self.shares(**shares).prepare(claim, claim["metadata"]["uid"], Deadline(10))
+            return self.shares().prepare(claim, claim["metadata"]["uid"], Deadline(10))
 
-    def unprepare(self, uid: str, **shares: Any) -> None:
-        self.shares(**shares).unprepare(uid, Deadline(20))
+    def unprepare(self, uid: str) -> None:
+        self.shares().unprepare(uid, Deadline(20))
 
-    def killed_at(self, call: Callable[[Callable[[str], None]], Any], nth: int) -> str | None:
-        """Runs ``call(reached)`` in a process that dies at its nth step; returns that step, None if it came through."""
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            count = 0
-
-            def reached(step: str) -> None:
-                nonlocal count
-                count += 1
-                if count == nth:
-                    os.write(write, step.encode())
-                    os._exit(9)
-
-            try:
-                call(reached)
-            except BaseException as error:
-                os.write(write, f"failed: {error!r}".encode())
-            os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as pipe:
-            step = pipe.read()
-        os.waitpid(pid, 0)
-        assert not step.startswith("failed"), step
-        return step or None
+    def end_state(self, uid: str) -> dict[str, object]:
+        """What a prepared share consists of, but for the MIG instance's random name."""
+        (record,) = self.shares().store.all()
+        assert record.mps_uuid is not None
+        control = self.daemons.control(record.mps_uuid)
+        environment = self.environment_of(uid)
+        assert environment.pop("GPULET_DEVICE_UUID") == record.mps_uuid
+        return {
+            "record": replace(record, mps_uuid=None),
+            "environment": environment,
+            "wanted": self.daemons.wanted() == {record.mps_uuid},
+            "settled": self.daemons.settled(record.mps_uuid),
+            "settings": (control.default_percent(), control.default_memory_mib()),
+            "exclusive": self.source.exclusive(record.gpu),
+            "instances": [(i.profile, i.start) for i in self.source.instances(record.gpu)],
+            "mounts": Path("/proc/self/mounts").read_text().count(str(self.root)),
+        }
 
     def leftovers(self) -> list[str]:
         """Whatever a node should not hold when it holds no share."""
-        found = [
-            str(p.relative_to(self.root)) for d in (self.mps, self.cdi, self.state / "claims") for p in d.glob("*")
-        ]
+        folders = (self.mps, self.cdi, self.state / "claims")
+        found = [str(p.relative_to(self.root)) for d in folders for p in d.glob("*")]
+        found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.root) in line]
         for gpu in self.source.gpus():
             found += [i.profile for i in self.source.instances(gpu.uuid)]
             found += ["exclusive"] if self.source.exclusive(gpu.uuid) else []
@@ -130,7 +116,7 @@ class Rig:
                 os.kill(process.pid, signal.SIGKILL)
             while self.daemons.running(uuid) is not None:
                 time.sleep(0.02)
-            shutil.rmtree(self.mps / uuid)
+            shutil.rmtree(self.mps / uuid, ignore_errors=True)
         self.source.reboot()
 
     def claim(self, uid: str = "c1", device: str = "gpu-0", **more: Any) -> dict[str, Any]:

@@ -16,32 +16,8 @@ from gpulet.agent.waiting import Deadline, DeadlineError
 from gpulet.nvidia.source import DeviceError
 
 MIG = "gpu-0-mig-3g-40gb-4"
-PREPARE_STEPS = [
-    "intended", "device", "device-recorded", "folders", "daemon-wanted", "daemon-up", "daemon", "cdi", "ready",
-]  # fmt: skip
-UNPREPARE_STEPS = [
-    "cdi-gone", "daemon-unwanted", "daemon-gone", "unmounted", "daemon-files-gone", "device-gone", "claim-gone",
-]  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("runner")
-
-
-def _end_state(rig: Any, uid: str) -> dict[str, object]:
-    """What a prepared share consists of, but for the MIG instance's random name."""
-    (record,) = rig.shares().store.all()
-    assert record.mps_uuid is not None
-    control = rig.daemons.control(record.mps_uuid)
-    environment = rig.environment_of(uid)
-    assert environment.pop("GPULET_DEVICE_UUID") == record.mps_uuid
-    return {
-        "record": replace(record, mps_uuid=None),
-        "environment": environment,
-        "wanted": rig.daemons.wanted() == {record.mps_uuid},
-        "settled": rig.daemons.settled(record.mps_uuid),
-        "settings": (control.default_percent(), control.default_memory_mib()),
-        "exclusive": rig.source.exclusive(record.gpu),
-        "instances": [(i.profile, i.start) for i in rig.source.instances(record.gpu)],
-    }
 
 
 @pytest.mark.parametrize("device", ["gpu-1", MIG])
@@ -49,7 +25,7 @@ def test_prepare_makes_the_share_and_unprepare_leaves_nothing(rig: Any, device: 
     """Cases A10, A14, A15: what comes goes, compute mode included."""
     record = rig.prepare(rig.claim(device=device, percent=100))
     assert record.step == "ready"
-    state = _end_state(rig, "c1")
+    state = rig.end_state("c1")
     assert state["settled"]
     assert state["settings"] == (100.0, None)
     assert state["exclusive"] == (device == "gpu-1")
@@ -77,43 +53,6 @@ def test_what_the_container_gets(rig: Any) -> None:
     mounts = {m["containerPath"]: m["hostPath"] for m in device["containerEdits"]["mounts"]}
     assert mounts == {"/run/gpulet/mps/pipe": f"{rig.mps}/{uuid}/pipe", "/dev/shm": f"{rig.mps}/{uuid}/shm"}
     rig.unprepare("c1")
-
-
-@pytest.mark.parametrize("device", ["gpu-1", MIG])
-def test_prepare_killed_at_any_step_ends_the_same_when_called_again(rig: Any, device: str) -> None:
-    """Cases A25, C1, C21."""
-    claim = rig.claim(device=device)
-    rig.prepare(claim)
-    wanted = _end_state(rig, "c1")
-    for nth, step in enumerate(PREPARE_STEPS, start=1):
-        rig.unprepare("c1")
-        assert rig.killed_at(lambda reached: rig.prepare(claim, reached=reached), nth) == step
-        rig.prepare(claim)
-        assert _end_state(rig, "c1") == wanted, f"after a kill at {step}"
-    assert rig.killed_at(lambda reached: rig.prepare(claim, reached=reached), len(PREPARE_STEPS) + 1) is None
-    rig.unprepare("c1")
-    assert rig.leftovers() == []
-
-
-@pytest.mark.parametrize("device", ["gpu-1", MIG])
-def test_unprepare_undoes_a_prepare_that_was_killed_at_any_step(rig: Any, device: str) -> None:
-    """Case A19: a set-up that never finished does not stop the pod from ending."""
-    claim = rig.claim(device=device)
-    for nth, step in enumerate(PREPARE_STEPS, start=1):
-        assert rig.killed_at(lambda reached: rig.prepare(claim, reached=reached), nth) == step
-        rig.unprepare("c1")
-        assert rig.leftovers() == [], f"after a kill at {step}"
-
-
-@pytest.mark.parametrize("device", ["gpu-1", MIG])
-def test_unprepare_killed_at_any_step_ends_the_same_when_called_again(rig: Any, device: str) -> None:
-    """Case A15: killed in mid-teardown, the compute mode is DEFAULT in the end."""
-    claim = rig.claim(device=device)
-    for nth, step in enumerate(UNPREPARE_STEPS, start=1):
-        rig.prepare(claim)
-        assert rig.killed_at(lambda reached: rig.unprepare("c1", reached=reached), nth) == step
-        rig.unprepare("c1")
-        assert rig.leftovers() == [], f"after a kill at {step}"
 
 
 def test_prepare_and_unprepare_may_be_repeated_and_unknown_claims_are_nobodys(rig: Any) -> None:
@@ -224,20 +163,6 @@ def test_daemon_that_died_is_restarted_and_is_settled_only_when_read_back_again(
     rig.daemons.apply(record.mps_uuid)
     assert rig.daemons.settled(record.mps_uuid)
     assert rig.daemons.control(record.mps_uuid).default_percent() == 100.0
-    rig.unprepare("c1")
-
-
-def test_no_container_can_start_before_the_settings_were_read_back(rig: Any) -> None:
-    """Case A2: with a delay between the daemon's start and its settings there is no CDI file to start with."""
-    seen: list[bool] = []
-
-    def slow(step: str) -> None:
-        if step == "daemon-up":
-            time.sleep(0.3)
-        seen.append((rig.cdi / "gpulet.dev-c1.json").exists())
-
-    rig.prepare(rig.claim(device="gpu-1"), reached=slow)
-    assert seen == [False] * PREPARE_STEPS.index("cdi") + [True, True]
     rig.unprepare("c1")
 
 

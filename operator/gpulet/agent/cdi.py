@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpulet.agent import files
 from gpulet.agent.claims import ClaimRecord
 from gpulet.agent.daemons import DaemonFolders
 from gpulet.agent.files import write_atomically
@@ -63,7 +64,7 @@ def write(folder: Path, uid: str, document: dict[str, Any]) -> None:
 
 
 def remove(folder: Path, uid: str) -> None:
-    cdi_path(folder, uid).unlink(missing_ok=True)
+    files.remove(cdi_path(folder, uid))
 
 
 def written(folder: Path) -> dict[str, Path]:

@@ -12,9 +12,6 @@ def refusal(new: ClaimRecord, device: NodeDevice, others: Iterable[tuple[ClaimRe
     Others on the same GPU must not overlap it; others on the same device (one MPS daemon: one fault domain) must fit
     beside it, and the isolation of each must allow the other.
     """
-    own = _out_of_range(new, device)
-    if own is not None:
-        return own
     same = []
     for other, place in others:
         if other.uid == new.uid:
@@ -26,7 +23,8 @@ def refusal(new: ClaimRecord, device: NodeDevice, others: Iterable[tuple[ClaimRe
     return _sums(new, device, same) or next((r for r in (_neighbour(new, o) for o in same) if r), None)
 
 
-def _out_of_range(new: ClaimRecord, device: NodeDevice) -> str | None:
+def out_of_range(new: ClaimRecord, device: NodeDevice) -> str | None:
+    """Why ``new`` can never be prepared on ``device``, whoever else is there; None: it can."""
     limits = {
         "computePercent": (new.compute_percent, 100),
         "memory (MiB)": (new.memory_mib, device.memory_mib),

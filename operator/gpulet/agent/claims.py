@@ -1,21 +1,26 @@
 """A claim as the agent remembers it, and what an allocated ResourceClaim says. Pure, but for the store of files."""
 
+import contextlib
 import json
+import logging
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from gpulet.agent.devices import NodeDevice
-from gpulet.agent.files import write_atomically
+from gpulet.agent.files import remove, write_atomically
 from gpulet.api import names
 from gpulet.api.workload import ShareConfig
 
-Step = Literal["intended", "device", "daemon", "ready"]
+log = logging.getLogger("gpulet.claims")
+
+Step = Literal["intended", "device", "ready"]
 
 _QUANTITY = re.compile(r"^([0-9]+)(Ki|Mi|Gi|Ti)?$")
+_BROKEN = ".json.broken"
 _KIB = {"Ki": 1, "Mi": 1024, "Gi": 1024**2, "Ti": 1024**3}
 
 
@@ -63,6 +68,10 @@ class ClaimRecord:
     def same_device(self, other: "ClaimRecord") -> bool:
         return (self.gpu, self.profile, self.start) == (other.gpu, other.profile, other.start)
 
+    def same_share(self, other: "ClaimRecord") -> bool:
+        """Whether both ask for the same of the same device, however far they got."""
+        return self.at("intended", "-") == other.at("intended", "-")
+
     def at(self, step: Step, mps_uuid: str | None = None) -> "ClaimRecord":
         return replace(self, step=step, mps_uuid=mps_uuid or self.mps_uuid)
 
@@ -82,12 +91,23 @@ def quantity_mib(quantity: str) -> int:
 
 def record_of(claim: dict[str, Any], uid: str, boot_id: str, devices: dict[tuple[str, str], NodeDevice]) -> ClaimRecord:
     """What an allocated claim asks of this node; ``devices`` by (pool, name). Raises ClaimRefusedError."""
+    try:
+        return _record_of(claim, uid, boot_id, devices)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ClaimRefusedError(
+            f"ResourceClaim of uid {uid} is malformed ({type(error).__name__}: {error}); delete it and its pod"
+        ) from error
+
+
+def _record_of(
+    claim: dict[str, Any], uid: str, boot_id: str, devices: dict[tuple[str, str], NodeDevice]
+) -> ClaimRecord:
     metadata = claim["metadata"]
     who = f"ResourceClaim {metadata['namespace']}/{metadata['name']}"
     if metadata["uid"] != uid:
         raise ClaimRefusedError(f"{who}: has uid {metadata['uid']}, the kubelet asks for {uid}: it was re-created")
-    allocation = claim.get("status", {}).get("allocation", {}).get("devices", {})
-    results = [r for r in allocation.get("results", []) if r["driver"] == names.DRIVER]
+    allocation = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    results = [r for r in allocation.get("results") or () if r["driver"] == names.DRIVER]
     if not results:
         raise ClaimRefusedError(f"{who}: status.allocation holds no device of {names.DRIVER}")
     if len(results) > 1:
@@ -100,7 +120,7 @@ def record_of(claim: dict[str, Any], uid: str, boot_id: str, devices: dict[tuple
     config = _config(who, allocation, result["request"])
     placement = device.placement
     try:
-        percent, memory, clients = _consumed(result.get("consumedCapacity", {}))
+        percent, memory, clients = _consumed(result.get("consumedCapacity") or {})
     except (KeyError, ValueError) as error:
         raise ClaimRefusedError(f"{who}: status.allocation consumedCapacity: {error}") from error
     return ClaimRecord(
@@ -131,14 +151,15 @@ def _consumed(capacity: dict[str, str]) -> tuple[int, int, int]:
 def _config(who: str, allocation: dict[str, Any], request: str) -> ShareConfig:
     """The last of our opaque configurations that applies to the request: a claim's comes after its class's."""
     config = ShareConfig()
-    for entry in allocation.get("config", []):
-        opaque = entry.get("opaque", {})
+    for entry in allocation.get("config") or ():
+        opaque = entry.get("opaque") or {}
         if opaque.get("driver") != names.DRIVER or (entry.get("requests") and request not in entry["requests"]):
             continue
         try:
             config = ShareConfig.model_validate(opaque["parameters"])
         except ValidationError as error:
-            raise ClaimRefusedError(f"{who}: spec.devices.config opaque parameters: {error}") from error
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise ClaimRefusedError(f"{who}: spec.devices.config opaque parameters: {wrong}") from error
     return config
 
 
@@ -146,23 +167,43 @@ class ClaimStore:
     """One small file per claim."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def _path(self, uid: str) -> Path:
-        return self._folder / f"{uid}.json"
+        return self.folder / f"{uid}.json"
 
     def read(self, uid: str) -> ClaimRecord | None:
+        """The claim's record; None where there is none, or none that can be read.
+
+        Fields of a newer agent are ignored, so that an older one can take over. A file that cannot be read is moved
+        aside: what it held is found by the sweep, and by the next prepare of that claim.
+        """
+        path = self._path(uid)
         try:
-            return ClaimRecord(**json.loads(self._path(uid).read_text()))
+            content = json.loads(path.read_text())
+            return ClaimRecord(**{k: v for k, v in content.items() if k in _FIELDS})
         except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, AttributeError) as error:
+            log.error("claim file %s cannot be read (%s): moved aside as %s%s", path, error, uid, _BROKEN)
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(self.folder / f"{uid}{_BROKEN}")
             return None
 
     def all(self) -> list[ClaimRecord]:
-        found = (self.read(path.stem) for path in sorted(self._folder.glob("*.json")))
+        found = (self.read(path.stem) for path in sorted(self.folder.glob("[!.]*.json")))
         return [record for record in found if record is not None]
 
     def write(self, record: ClaimRecord) -> None:
         write_atomically(self._path(record.uid), json.dumps(asdict(record)))
 
+    def broken(self) -> set[str]:
+        """UIDs of claims whose file could not be read."""
+        return {path.name.removesuffix(_BROKEN) for path in self.folder.glob(f"*{_BROKEN}")}
+
     def remove(self, uid: str) -> None:
-        self._path(uid).unlink(missing_ok=True)
+        remove(self._path(uid))
+        (self.folder / f"{uid}{_BROKEN}").unlink(missing_ok=True)
+
+
+_FIELDS = {field.name for field in fields(ClaimRecord)}

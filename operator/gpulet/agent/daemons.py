@@ -7,12 +7,12 @@ read back). ``/run`` is emptied at boot, and these files with it.
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpulet.agent import tmpfs
-from gpulet.agent.files import write_atomically
+from gpulet.agent.files import remove, write_atomically
 from gpulet.agent.waiting import Deadline
 from gpulet.nvidia.mps import MpsControl, MpsError, SourceName, control_program
 
@@ -75,19 +75,19 @@ class Daemons:
     """The daemons of this node, one per device that has shares."""
 
     def __init__(self, root: Path, source: SourceName, *, mount_shm: bool, proc: Path = Path("/proc")) -> None:
-        self._root = root
+        self.root = root
         self._source = source
         self._mount_shm = mount_shm
         self._proc = proc
 
     def folders(self, uuid: str) -> DaemonFolders:
-        return DaemonFolders(self._root, uuid)
+        return DaemonFolders(self.root, uuid)
 
     def control(self, uuid: str) -> MpsControl:
         return MpsControl(self.folders(uuid).pipe, control_program(self._source))
 
     def wanted(self) -> set[str]:
-        return {path.stem for path in self._root.glob("*.json") if not path.name.startswith(".")}
+        return {path.stem for path in self.root.glob("*.json") if not path.name.startswith(".")}
 
     def running(self, uuid: str) -> DaemonProcess | None:
         """The daemon's process, if it lives."""
@@ -99,23 +99,24 @@ class Daemons:
         running = self.running(uuid)
         return running is not None and running == _read(self.folders(uuid).applied)
 
-    def ensure(self, uuid: str, deadline: Deadline, reached: Callable[[str], None]) -> None:
+    def ensure(self, uuid: str, deadline: Deadline) -> None:
         """A daemon that answers and whose settings were read back; raises DeadlineError, MpsError."""
         folders = self.folders(uuid)
         for folder in (folders.pipe, folders.log, folders.shm):
             folder.mkdir(parents=True, exist_ok=True)
         if self._mount_shm and not folders.shm.is_mount():
             tmpfs.mount(folders.shm)
-        reached("folders")
         if not folders.wish.exists():
             write_atomically(folders.wish, json.dumps({"uuid": uuid, "source": self._source}))
-        reached("daemon-wanted")
+        if self.settled(uuid):
+            # The very process whose settings were read back: asking it again would cost each share two more starts
+            # of the control program. One that hangs is found by the watcher.
+            return
         control = self.control(uuid)
         deadline.until(
             lambda: self.running(uuid) is not None and control.alive(),
             f"the MPS daemon of {uuid}: is mps-runner up on this node, and what says {folders.log}?",
         )
-        reached("daemon-up")
         self.apply(uuid)
 
     def apply(self, uuid: str) -> None:
@@ -129,23 +130,33 @@ class Daemons:
         # A daemon that was replaced in between has another process: its settings are applied at the next look.
         write_atomically(self.folders(uuid).applied, json.dumps(vars(running)))
 
-    def withdraw(self, uuid: str, deadline: Deadline, reached: Callable[[str], None]) -> None:
+    def withdraw(self, uuid: str, deadline: Deadline) -> None:
         """No daemon and nothing of it left; raises DeadlineError. Works in any state of a set-up."""
         folders = self.folders(uuid)
-        folders.wish.unlink(missing_ok=True)
-        reached("daemon-unwanted")
+        remove(folders.wish)
         deadline.until(lambda: self.running(uuid) is None, f"the end of the MPS daemon of {uuid}")
-        reached("daemon-gone")
         if folders.shm.is_mount():
             tmpfs.unmount(folders.shm)
-        reached("unmounted")
         if folders.base.exists():
-            shutil.rmtree(folders.base)
+            shutil.rmtree(folders.base, onerror=_unless_gone)
+
+    def in_use(self, uuid: str) -> bool:
+        """Whether the daemon has clients; it has none where it does not answer."""
+        try:
+            return bool(self.control(uuid).clients())
+        except MpsError:
+            return False
 
     def leftovers(self) -> set[str]:
         """Devices with folders or wishes."""
-        folders = {path.name for path in self._root.glob("*-*") if path.is_dir()}
+        folders = {path.name for path in self.root.glob("*-*") if path.is_dir()}
         return folders | self.wanted()
+
+
+def _unless_gone(function: Any, path: str, error: Any) -> None:
+    """The runner removes its own file in the same moment."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 def _read(path: Path) -> DaemonProcess | None:

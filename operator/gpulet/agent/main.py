@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import signal
@@ -14,6 +15,7 @@ from gpulet.agent.config import AgentConfig, ConfigurationError, Identity, load
 from gpulet.agent.daemons import Daemons
 from gpulet.agent.plugin import Plugin
 from gpulet.agent.publish import Publisher
+from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
 from gpulet.agent.waiting import Deadline, DeadlineError
 from gpulet.agent.watcher import Watcher
@@ -42,7 +44,10 @@ def main(config_path: Path) -> None:
 
 
 def self_test(config: AgentConfig) -> None:
-    """Every folder can be written to; raises ConfigurationError that names the field (failure case A18)."""
+    """Every folder can be written to; raises ConfigurationError that names the field (failure case A18).
+
+    A full disk is said and lived with: shares can still be undone, and nothing else frees it sooner.
+    """
     for field, folder in {
         "kubeletDirectory": config.kubelet_directory / "plugins",
         "kubeletDirectory (plugins_registry)": config.kubelet_directory / "plugins_registry",
@@ -55,7 +60,9 @@ def self_test(config: AgentConfig) -> None:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
-            raise ConfigurationError(f"{field}: {folder} cannot be written to ({error.strerror})") from error
+            if error.errno != errno.ENOSPC:
+                raise ConfigurationError(f"{field}: {folder} cannot be written to ({error.strerror})") from error
+            log.error("%s: %s is full; no share can be made until there is room", field, folder)
     if config.shared_memory_tmpfs:
         _test_mounting(config.mps_directory)
 
@@ -144,18 +151,19 @@ async def _duties(config: AgentConfig, shares: Shares, publisher: Publisher, wat
 
 
 async def _look_regularly(config: AgentConfig, shares: Shares, publisher: Publisher) -> None:
-    sweep_in_s = 0.0
+    said, sweep_in_s = Said(log), 0.0
     while True:
-        await publisher.look_for_changes()
-        if sweep_in_s <= 0:
-            sweep_in_s = _SWEEP_S
-            try:
+        try:
+            await publisher.look_for_changes()
+            if sweep_in_s <= 0:
+                sweep_in_s = _SWEEP_S
                 removed = await asyncio.to_thread(shares.sweep, Deadline(_SWEEP_S))
-            except (DeadlineError, MpsError, OSError) as error:
-                log.warning("sweep: %s", error)
-            else:
                 if removed:
                     log.info("removed what belonged to no claim: %s", ", ".join(removed))
+        except (DeviceError, DeadlineError, MpsError, OSError) as error:
+            said.trouble("looking at the node", error)
+        else:
+            said.well("looking at the node")
         await asyncio.sleep(config.verify_period_seconds)
         sweep_in_s -= config.verify_period_seconds
 

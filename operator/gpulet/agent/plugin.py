@@ -4,6 +4,7 @@ Two agents of one node serve side by side during a rolling update, so socket nam
 """
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -15,11 +16,12 @@ import grpc
 from gpulet.agent import cdi
 from gpulet.agent.claims import ClaimRecord, ClaimRefusedError
 from gpulet.agent.proto import dra_pb2, registration_pb2
+from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
 from gpulet.agent.waiting import Deadline, DeadlineError
 from gpulet.api import names
 from gpulet.kube.client import Client
-from gpulet.kube.errors import KubeError, NotFoundError
+from gpulet.kube.errors import KubeError, NotFoundError, UnavailableError
 from gpulet.kube.kinds import RESOURCE_CLAIM
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import DeviceError
@@ -29,6 +31,7 @@ log = logging.getLogger("gpulet.plugin")
 _CALL_S = 40.0
 """The kubelet gives a call 45 s."""
 _API_PATIENCE_S = 10.0
+_API_CALL_S = 8.0
 _API_POLL_S = 0.5
 _STOP_S = 45.0
 # The string that the kubelet knows the service by is not the service's gRPC path.
@@ -36,6 +39,12 @@ _SERVICE_VERSION = "v1.DRAPlugin"
 _SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 _REGISTRATION = "pluginregistration.Registration"
 _SAYABLE = (ClaimRefusedError, DeviceError, MpsError, DeadlineError, KubeError, OSError)
+_REMEDIES = {
+    errno.ENOSPC: "free some of the node's disk; the kubelet tries again",
+    errno.EDQUOT: "raise the quota of the node's disk; the kubelet tries again",
+    errno.EROFS: "mount it for writing on the node (AgentConfig names the folder); the kubelet tries again",
+    errno.EACCES: "let the agent write there; the kubelet tries again",
+}
 
 
 class Plugin:
@@ -56,6 +65,7 @@ class Plugin:
         self._shares = shares
         self._registered = registered
         self._changed = changed
+        self._said = Said(log)
         self._endpoint = kubelet / "plugins" / names.DRIVER / f"{pod_uid}.sock"
         self._registry = kubelet / "plugins_registry" / f"{names.DRIVER}-{pod_uid}-reg.sock"
         self._servers: list[Any] = []
@@ -109,31 +119,47 @@ class Plugin:
         deadline = Deadline(_CALL_S)
         response = dra_pb2.NodePrepareResourcesResponse()
         for claim in request.claims:
+            what = f"prepare {claim.namespace}/{claim.name}"
             try:
-                raw = await self._read(claim)
-                record = await asyncio.to_thread(self._shares.prepare, raw, claim.uid, deadline)
+                record = await self._make(claim, deadline)
                 answer = dra_pb2.NodePrepareResourceResponse(devices=[_device(record)])
-                log.info(
-                    "prepared %s/%s: %d %% of %s", claim.namespace, claim.name, record.compute_percent, record.device
-                )
+                self._said.well(what)
+                log.info("%s: %d %% of %s", what, record.compute_percent, record.device)
             except _SAYABLE as error:
-                log.warning("prepare %s/%s: %s", claim.namespace, claim.name, error)
-                answer = dra_pb2.NodePrepareResourceResponse(error=str(error))
+                self._said.trouble(what, error)
+                answer = dra_pb2.NodePrepareResourceResponse(error=_sentence(error))
             response.claims[claim.uid].CopyFrom(answer)
         self._changed()
         return response
+
+    async def _make(self, claim: Any, deadline: Deadline) -> ClaimRecord:
+        """A share that is true stays true without the API server: the kubelet may ask again after its restart."""
+        try:
+            raw = await self._read(claim)
+        except KubeError as error:
+            record = None
+            if error.retryable:
+                record = await asyncio.to_thread(self._shares.prepared, claim.uid, deadline)
+            if record is None:
+                raise
+            return record
+        return await asyncio.to_thread(self._shares.prepare, raw, claim.uid, deadline)
 
     async def _unprepare(self, request: Any, context: Any) -> Any:
         deadline = Deadline(_CALL_S)
         response = dra_pb2.NodeUnprepareResourcesResponse()
         for claim in request.claims:
+            what = f"unprepare {claim.namespace}/{claim.name}"
             answer = dra_pb2.NodeUnprepareResourceResponse()
             try:
                 await asyncio.to_thread(self._shares.unprepare, claim.uid, deadline)
-                log.info("unprepared %s/%s", claim.namespace, claim.name)
+                self._said.well(what)
+                # Its prepare may have failed to the end.
+                self._said.well(f"prepare {claim.namespace}/{claim.name}")
+                log.info("%s", what)
             except _SAYABLE as error:
-                log.warning("unprepare %s/%s: %s", claim.namespace, claim.name, error)
-                answer.error = str(error)
+                self._said.trouble(what, error)
+                answer.error = _sentence(error)
             response.claims[claim.uid].CopyFrom(answer)
         self._changed()
         return response
@@ -143,13 +169,24 @@ class Plugin:
         patience = Deadline(_API_PATIENCE_S)
         while True:
             try:
-                return await self._client.get(RESOURCE_CLAIM, claim.name, claim.namespace)
+                async with asyncio.timeout(_API_CALL_S):
+                    return await self._client.get(RESOURCE_CLAIM, claim.name, claim.namespace)
             except NotFoundError as error:
                 raise ClaimRefusedError(f"ResourceClaim {claim.namespace}/{claim.name} does not exist") from error
+            except TimeoutError:
+                failure: KubeError = UnavailableError(f"the API server gave no answer within {_API_CALL_S:g} s")
             except KubeError as error:
-                if not error.retryable or patience.remaining_s <= 0:
-                    raise
+                failure = error
+            if not failure.retryable or patience.remaining_s <= 0:
+                raise failure
             await asyncio.sleep(_API_POLL_S)
+
+
+def _sentence(error: Exception) -> str:
+    """For the pod's event: what the node needs to go on."""
+    if isinstance(error, OSError) and error.errno in _REMEDIES:
+        return f"{error.strerror}: {error.filename}; {_REMEDIES[error.errno]}"
+    return str(error)
 
 
 def _device(record: ClaimRecord) -> Any:

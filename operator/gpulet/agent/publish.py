@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
 from gpulet.agent.slices import plan_pool, published_health, stale_slices
 from gpulet.api import names
@@ -13,11 +14,12 @@ from gpulet.kube.client import Client
 from gpulet.kube.errors import KubeError
 from gpulet.kube.informer import Informer
 from gpulet.kube.kinds import NODE, RESOURCE_SLICE
-from gpulet.nvidia.source import PhysicalGpu
+from gpulet.nvidia.source import DeviceError, PhysicalGpu
 
 log = logging.getLogger("gpulet.publish")
 
-_RETRY_S = 2.0
+_RETRY_S = (1.0, 30.0)
+"""First and longest pause before a failed write is tried again."""
 _SETTLE_S = 0.1
 """Events come in bursts: a kubelet deletes all slices of its node one by one."""
 
@@ -30,6 +32,7 @@ class Publisher:
         self._shares = shares
         self._open_to_all = open_to_all
         self._wake = asyncio.Event()
+        self._said = Said(log)
         self._taint_clear_s = taint_clear_s
         self._healthy_since: dict[str, float] = {}
         self._holding = False
@@ -48,16 +51,21 @@ class Publisher:
 
     async def run(self) -> None:
         await self.informer.synced.wait()
+        pause_s = _RETRY_S[0]
         while True:
             await self._wake.wait()
             await asyncio.sleep(_SETTLE_S)
             self._wake.clear()
             try:
                 await self.publish()
-            except KubeError as error:
-                log.warning("slices of %s cannot be published: %s", self._shares.node, error)
+            except (KubeError, DeviceError) as error:
+                self._said.trouble(f"publishing the slices of {self._shares.node}", error)
                 self._wake.set()
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _RETRY_S[1])
+            else:
+                self._said.well(f"publishing the slices of {self._shares.node}")
+                pause_s = _RETRY_S[0]
 
     async def publish(self) -> None:
         """Writes what differs from the inventory; raises KubeError."""

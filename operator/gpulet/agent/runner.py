@@ -3,6 +3,7 @@
 A wish file comes: the daemon starts; it dies: it starts again, after a growing pause; the file goes: it quits.
 """
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -65,25 +66,30 @@ class Runner:
             if uuid not in self._daemons:
                 self._daemons[uuid] = _Daemon(DaemonFolders(self._root, uuid), source)
         for uuid, daemon in list(self._daemons.items()):
-            self._reap(daemon)
-            if uuid in wished and daemon.quit_since is None:
-                if daemon.process is None and time.monotonic() >= daemon.next_start:
-                    self._start(daemon)
-                self._trim_log(daemon)
-            elif daemon.process is None:
-                del self._daemons[uuid]
-            else:
-                self._quit(daemon)
+            try:
+                self._look_at(uuid, daemon, uuid in wished)
+            except OSError as error:
+                # One device's folder that cannot be used (a full disk) must not end the others' daemons.
+                _LOG.error("MPS daemon of %s: %s", uuid, error)
+                self._pause(daemon)
         return bool(self._daemons)
+
+    def _look_at(self, uuid: str, daemon: _Daemon, wished: bool) -> None:
+        self._reap(daemon)
+        if wished and daemon.quit_since is None:
+            if daemon.process is None and time.monotonic() >= daemon.next_start:
+                self._start(daemon)
+            self._trim_log(daemon)
+        elif daemon.process is None:
+            del self._daemons[uuid]
+        else:
+            self._quit(daemon)
 
     def _wishes(self) -> dict[str, SourceName]:
         wishes = {}
-        for path in self._root.glob("*.json"):
-            try:
-                if not path.name.startswith("."):
-                    wishes[path.stem] = json.loads(path.read_text())["source"]
-            except FileNotFoundError:
-                continue
+        for path in self._root.glob("[!.]*.json"):
+            with contextlib.suppress(FileNotFoundError):
+                wishes[path.stem] = json.loads(path.read_text())["source"]
         return wishes
 
     def _start(self, daemon: _Daemon) -> None:
@@ -114,8 +120,10 @@ class Runner:
                 return
         daemon.started = time.monotonic()
         process = process_at(self._proc, daemon.process.pid)
-        if process is not None and folders.base.exists():
-            write_atomically(folders.daemon, json.dumps(vars(process)))
+        if process is not None:
+            # A wish that was taken back in this moment took the folder with it, and it must not come back.
+            with contextlib.suppress(FileNotFoundError):
+                write_atomically(folders.daemon, json.dumps(vars(process)), make_folder=False)
         _LOG.info("MPS daemon of %s started, pid %d", folders.uuid, daemon.process.pid)
 
     def _reap(self, daemon: _Daemon) -> None:
@@ -151,8 +159,9 @@ class Runner:
             assert daemon.quitter.stdin is not None
             daemon.quitter.stdin.write(f"quit -t {_QUIT_S}\n".encode())
             daemon.quitter.stdin.close()
-        elif now - daemon.quit_since > _KILL_S:
-            _LOG.warning("MPS daemon of %s did not quit in %g s: killed", daemon.folders.uuid, _KILL_S)
+        elif now - daemon.quit_since > _KILL_S or not daemon.folders.pipe.exists():
+            # Without its pipe nobody can reach it any more, the control program included.
+            _LOG.warning("MPS daemon of %s did not quit in %g s: killed", daemon.folders.uuid, now - daemon.quit_since)
             daemon.process.kill()
 
     def _trim_log(self, daemon: _Daemon) -> None:

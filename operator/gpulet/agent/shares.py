@@ -5,26 +5,23 @@ Nothing here talks to the API server, nothing is remembered but in files: a call
 
 import contextlib
 import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from gpulet.agent import cdi
-from gpulet.agent.checks import refusal
+from gpulet.agent.checks import out_of_range, refusal
 from gpulet.agent.claims import ClaimRecord, ClaimRefusedError, ClaimStore, record_of
 from gpulet.agent.daemons import Daemons
 from gpulet.agent.devices import NodeDevice, inventory
-from gpulet.agent.waiting import Deadline, node_lock
+from gpulet.agent.files import remove_halves
+from gpulet.agent.waiting import Deadline, lock
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import DeviceSource
 
 _CONFLICT_PATIENCE_S = 10.0
 """A share that is about to be freed is waited for: the kubelet tries again only 87 s after an error."""
 _CONFLICT_POLL_S = 0.5
-
-
-def _pass(step: str) -> None:
-    """Called between any two steps; tests kill the process there."""
 
 
 class Shares:
@@ -38,15 +35,13 @@ class Shares:
         daemons: Daemons,
         state: Path,
         cdi_folder: Path,
-        reached: Callable[[str], None] = _pass,
     ) -> None:
         self.node = node
         self.source = source
         self.daemons = daemons
         self.store = ClaimStore(state / "claims")
-        self._lock = state / "lock"
+        self._state = state
         self._cdi = cdi_folder
-        self._reached = reached
 
     def devices(self) -> dict[tuple[str, str], NodeDevice]:
         """By (pool, name), as published."""
@@ -55,32 +50,66 @@ class Shares:
     def prepare(self, claim: dict[str, Any], uid: str, deadline: Deadline) -> ClaimRecord:
         """Makes an allocated claim's share true; the same again for a prepared one.
 
-        Raises ClaimRefusedError, DeviceError, MpsError, DeadlineError; what was begun is then finished by the next
-        call, or undone by unprepare.
+        Raises ClaimRefusedError, DeviceError, MpsError, DeadlineError, OSError; what was begun is then finished by the
+        next call, or undone by unprepare.
         """
         patience = Deadline(min(_CONFLICT_PATIENCE_S, deadline.remaining_s))
         while True:
-            with node_lock(self._lock, deadline):
-                devices = self.devices()
-                record = self._remembered(uid) or record_of(claim, uid, self.source.boot_id(), devices)
-                device = devices.get((record.pool, record.device))
-                reason = self._refusal(record, device, devices)
-                if reason is None and device is not None:
-                    return self._make(record, device, deadline)
+            record, device, reason = self._intend(claim, uid, deadline)
+            if reason is None:
+                break
             if patience.remaining_s <= 0:
                 raise ClaimRefusedError(f"ResourceClaim {record.namespace}/{record.name}: {reason}")
             time.sleep(_CONFLICT_POLL_S)
+        with self._lock_of(record.gpu, deadline):
+            return self._make(record, device, deadline)
 
-    def _remembered(self, uid: str) -> ClaimRecord | None:
-        """The claim's file, void after a boot: then nothing that it tells of exists any more."""
+    def _intend(
+        self, claim: dict[str, Any], uid: str, deadline: Deadline
+    ) -> tuple[ClaimRecord, NodeDevice, str | None]:
+        """Checks the claim against all others and writes it down, so that all others are checked against it."""
+        devices = self.devices()
+        asked = record_of(claim, uid, self.source.boot_id(), devices)
+        device = devices[asked.pool, asked.device]
+        never = out_of_range(asked, device)
+        if never is not None:
+            raise ClaimRefusedError(f"ResourceClaim {asked.namespace}/{asked.name}: {never}")
+        known = self.store.read(uid)
+        if known is not None and known.boot_id == asked.boot_id and not known.same_share(asked):
+            # Allocated anew under its old uid: what it had goes first.
+            self.unprepare(uid, deadline)
+        with self._lock_of_node(deadline):
+            known = self.store.read(uid)
+            # After a boot nothing that the file tells of exists any more.
+            record = known if known is not None and known.boot_id == asked.boot_id else asked
+            reason = self._refusal(record, device, devices)
+            if reason is None and record.step != "ready":
+                # A share that is true stays so on file: made again it must not look unfinished to the watcher.
+                self.store.write(record.at("intended"))
+        return record, device, reason
+
+    def prepared(self, uid: str, deadline: Deadline) -> ClaimRecord | None:
+        """The record of a claim whose share is true, for when the claim itself cannot be read (failure case F9)."""
         record = self.store.read(uid)
-        return record if record is not None and record.boot_id == self.source.boot_id() else None
+        if record is None or record.step != "ready" or record.boot_id != self.source.boot_id():
+            return None
+        device = self.devices().get((record.pool, record.device))
+        if device is None:
+            return None
+        with self._lock_of(record.gpu, deadline):
+            return self._make(record, device, deadline)
+
+    def _lock_of_node(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """Held for a moment, to compare claims with each other."""
+        return lock(self._state / "lock", deadline)
+
+    def _lock_of(self, gpu: str, deadline: Deadline) -> AbstractContextManager[None]:
+        """Held while one GPU is worked on: a daemon that does not come up delays no other GPU's shares."""
+        return lock(self._state / f"lock-{gpu}", deadline)
 
     def _refusal(
-        self, record: ClaimRecord, device: NodeDevice | None, devices: dict[tuple[str, str], NodeDevice]
+        self, record: ClaimRecord, device: NodeDevice, devices: dict[tuple[str, str], NodeDevice]
     ) -> str | None:
-        if device is None:
-            return f"device {record.device} of pool {record.pool} is no longer published by this node"
         others = []
         for other in self.store.all():
             place = devices.get((other.pool, other.device))
@@ -91,48 +120,42 @@ class Shares:
         return refusal(record, device, others)
 
     def _make(self, record: ClaimRecord, device: NodeDevice, deadline: Deadline) -> ClaimRecord:
-        self.store.write(record.at("intended"))
-        self._reached("intended")
         if device.placement is None:
             self.source.set_exclusive(record.gpu, True)
             mps_uuid = record.gpu
         else:
             mps_uuid = self.source.create_instance(record.gpu, device.placement).uuid
-        self._reached("device")
-        record = record.at("device", mps_uuid)
-        self.store.write(record)
-        self._reached("device-recorded")
-        self.daemons.ensure(mps_uuid, deadline, self._reached)
-        self._reached("daemon")
-        record = record.at("daemon")
-        self.store.write(record)
+        if record.mps_uuid != mps_uuid:
+            record = record.at("device", mps_uuid)
+            self.store.write(record)
+        self.daemons.ensure(mps_uuid, deadline)
         edits = self.source.container_edits(record.gpu, mps_uuid if device.placement else None)
         cdi.write(self._cdi, record.uid, cdi.spec(record, self.daemons.folders(mps_uuid), self.source.name, edits))
-        self._reached("cdi")
-        record = record.at("ready")
-        self.store.write(record)
-        self._reached("ready")
+        if record.step != "ready":
+            record = record.at("ready")
+            self.store.write(record)
         return record
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
         """Undoes a claim's share, finished or not; an unknown claim is success. Raises as prepare does."""
-        with node_lock(self._lock, deadline):
-            cdi.remove(self._cdi, uid)
-            self._reached("cdi-gone")
-            record = self.store.read(uid)
-            if record is None:
-                return
-            if not any(o.same_device(record) for o in self.store.all() if o.uid != uid):
+        cdi.remove(self._cdi, uid)
+        record = self.store.read(uid)
+        if record is None:
+            self.store.remove(uid)
+            return
+        with self._lock_of(record.gpu, deadline):
+            with self._lock_of_node(deadline):
+                # Who comes now writes itself down first, and then waits for this GPU.
+                last = not any(o.same_device(record) for o in self.store.all() if o.uid != uid)
+            if last:
                 self._release(record, deadline)
             self.store.remove(uid)
-            self._reached("claim-gone")
 
     def _release(self, record: ClaimRecord, deadline: Deadline) -> None:
         """The last share of a device goes. Everything is found anew: the file may be older than the last effect."""
         usable = any(g.uuid == record.gpu and g.health != "lost" for g in self.source.gpus())
         for uuid in self._daemon_uuids(record, usable):
-            self.daemons.withdraw(uuid, deadline, self._reached)
-        self._reached("daemon-files-gone")
+            self.daemons.withdraw(uuid, deadline)
         if not usable:
             # What was set on a lost GPU went with it; the pod must be able to end all the same.
             return
@@ -140,7 +163,6 @@ class Shares:
             self.source.set_exclusive(record.gpu, False)
         else:
             self.source.destroy_instance(record.gpu, record.profile, record.start)
-        self._reached("device-gone")
 
     def _daemon_uuids(self, record: ClaimRecord, usable: bool) -> set[str]:
         """What the daemon of the claim's device may be called: as recorded, and as the device is called now."""
@@ -150,27 +172,46 @@ class Shares:
         found = {i.uuid for i in instances if (i.profile, i.start) == (record.profile, record.start)}
         return found | ({record.mps_uuid} if record.mps_uuid else set())
 
-    def settle(self, uuids: set[str], deadline: Deadline) -> None:
-        """Daemons that were started again get their settings; one that is not up yet is left to the next look."""
-        for uuid in uuids:
+    def settle(self, daemons: dict[str, str], deadline: Deadline) -> None:
+        """Daemons that were started again get their settings; one that is not up yet is left to the next look.
+
+        ``daemons``: GPU by the UUID that the daemon serves.
+        """
+        for uuid, gpu in daemons.items():
             if not self.daemons.settled(uuid):
-                with node_lock(self._lock, deadline), contextlib.suppress(MpsError):
+                with self._lock_of(gpu, deadline), contextlib.suppress(MpsError):
                     self.daemons.apply(uuid)
 
     def sweep(self, deadline: Deadline) -> list[str]:
-        """Removes CDI files and daemons that belong to no claim; returns what it removed.
+        """Removes CDI files, daemons and half-written files that belong to no claim; returns what it removed.
 
         They are left where a node's state folder was lost, or a boot came between: nothing else would remove them.
+        A device that has a daemon's folder was ours, so its mode or instance is undone too. What still has clients,
+        or a claim file that cannot be read, is somebody's and stays.
         """
-        with node_lock(self._lock, deadline):
-            records = self.store.all()
-            # A record from before a boot names a daemon that no longer is one of this boot's devices.
-            boot = self.source.boot_id()
-            held = {r.mps_uuid or r.gpu for r in records if r.boot_id == boot}
-            orphans = cdi.written(self._cdi).keys() - {r.uid for r in records}
+        with self._lock_of_node(deadline):
+            orphans = cdi.written(self._cdi).keys() - {r.uid for r in self.store.all()} - self.store.broken()
             for uid in orphans:
                 cdi.remove(self._cdi, uid)
-            lonely = self.daemons.leftovers() - held
-            for uuid in lonely:
-                self.daemons.withdraw(uuid, deadline, self._reached)
-        return sorted([*orphans, *lonely])
+        lonely = [uuid for uuid in self.daemons.leftovers() - self._held() if self._forsake(uuid, deadline)]
+        folders = (self.store.folder, self._cdi, self.daemons.root)
+        return sorted([*orphans, *lonely, *(name for folder in folders for name in remove_halves(folder))])
+
+    def _held(self) -> set[str]:
+        # A record from before a boot names a daemon that no longer is one of this boot's devices.
+        boot = self.source.boot_id()
+        return {r.mps_uuid or r.gpu for r in self.store.all() if r.boot_id == boot}
+
+    def _forsake(self, uuid: str, deadline: Deadline) -> bool:
+        """Whether the daemon of no claim was taken away."""
+        usable = [gpu.uuid for gpu in self.source.gpus() if gpu.health != "lost"]
+        instance = next(((g, i) for g in usable for i in self.source.instances(g) if i.uuid == uuid), None)
+        with self._lock_of(instance[0] if instance else uuid, deadline):
+            if uuid in self._held() or self.daemons.in_use(uuid):
+                return False
+            self.daemons.withdraw(uuid, deadline)
+            if uuid in usable:
+                self.source.set_exclusive(uuid, False)
+            if instance:
+                self.source.destroy_instance(instance[0], instance[1].profile, instance[1].start)
+        return True

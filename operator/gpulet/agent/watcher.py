@@ -14,6 +14,7 @@ from typing import Any
 from gpulet.agent import cdi
 from gpulet.agent.claims import ClaimRecord
 from gpulet.agent.observe import clients_of
+from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
 from gpulet.agent.verify import ClientSeen, facts, pod_uses
 from gpulet.agent.waiting import Deadline, DeadlineError
@@ -24,6 +25,7 @@ from gpulet.kube.errors import KubeError, NotFoundError
 from gpulet.kube.informer import Informer
 from gpulet.kube.kinds import POD, RESOURCE_CLAIM
 from gpulet.nvidia.mps import MpsError
+from gpulet.nvidia.source import DeviceError
 from gpulet.status.conditions import Fact, conditions
 
 log = logging.getLogger("gpulet.watcher")
@@ -42,6 +44,7 @@ class Watcher:
         self._proc = proc
         self._period_s = period_s
         self._wake = asyncio.Event()
+        self._said = Said(log)
         self._told: dict[str, list[Fact]] = {}
         self._terminated: set[str] = set()
         self.pods = Informer(client, POD, changed=self.wake, fields=f"spec.nodeName={shares.node}")
@@ -55,8 +58,10 @@ class Watcher:
             self._wake.clear()
             try:
                 await self.look()
-            except (KubeError, MpsError, DeadlineError, OSError) as error:
-                log.warning("looking at the shares: %s", error)
+            except (KubeError, MpsError, DeviceError, DeadlineError, OSError) as error:
+                self._said.trouble("looking at the shares", error)
+            else:
+                self._said.well("looking at the shares")
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._next_s())
             # Pods change in bursts; one look serves them all.
@@ -81,9 +86,9 @@ class Watcher:
     async def look(self) -> None:
         """One look at everything; raises KubeError and the like, the next look makes good."""
         records = [r for r in await asyncio.to_thread(self._shares.store.all) if r.step == "ready"]
-        uuids = {r.mps_uuid for r in records if r.mps_uuid}
-        restarted = {uuid for uuid in uuids if not self._shares.daemons.settled(uuid)}
-        clients = await asyncio.to_thread(self._settle_and_list, uuids)
+        daemons = {r.mps_uuid: r.gpu for r in records if r.mps_uuid}
+        restarted = {uuid for uuid in daemons if not self._shares.daemons.settled(uuid)}
+        clients = await asyncio.to_thread(self._settle_and_list, daemons)
         await asyncio.to_thread(self._terminate, clients)
         devices = await asyncio.to_thread(self._shares.devices)
         uses = pod_uses(self.pods.objects.values())
@@ -108,9 +113,9 @@ class Watcher:
         self._told = {uid: told for uid, told in self._told.items() if uid in {r.uid for r in records}}
         self._terminated &= {uid for uid, _ in self._due()}
 
-    def _settle_and_list(self, uuids: set[str]) -> dict[str, list[ClientSeen]]:
-        self._shares.settle(uuids, Deadline(_LOCK_S))
-        return {uuid: clients_of(self._shares.daemons, uuid, self._proc) for uuid in uuids}
+    def _settle_and_list(self, daemons: dict[str, str]) -> dict[str, list[ClientSeen]]:
+        self._shares.settle(daemons, Deadline(_LOCK_S))
+        return {uuid: clients_of(self._shares.daemons, uuid, self._proc) for uuid in daemons}
 
     def _terminate(self, clients: dict[str, list[ClientSeen]]) -> None:
         now = datetime.now(UTC)

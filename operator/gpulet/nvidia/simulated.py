@@ -5,8 +5,11 @@ are read from a second file at every call, so that a test or a demonstration can
 ``{"health": {"<uuid>": "degraded"}, "errors": {"create_compute_instance": "IN_USE"}}``.
 """
 
+import fcntl
 import json
 import uuid as uuids
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,8 @@ class SimulatedSource:
 
     def reboot(self) -> None:
         """What a boot of the node does to GPUs: instances and compute modes are gone, the boot id is new."""
-        self._save(_fresh(self._load()["reboots"] + 1))
+        with self._alone():
+            self._save(_fresh(self._load()["reboots"] + 1))
 
     def gpus(self) -> tuple[PhysicalGpu, ...]:
         health: dict[str, Health] = self._faults().get("health", {})
@@ -72,6 +76,10 @@ class SimulatedSource:
         return tuple(MigInstance(**instance) for instance in self._of(self._load(), uuid)["instances"])
 
     def create_instance(self, uuid: str, placement: Placement) -> MigInstance:
+        with self._alone():
+            return self._create(uuid, placement)
+
+    def _create(self, uuid: str, placement: Placement) -> MigInstance:
         state = self._load()
         instances = self._of(state, uuid)["instances"]
         for existing in instances:
@@ -91,20 +99,22 @@ class SimulatedSource:
         return made
 
     def destroy_instance(self, uuid: str, profile: str, start: int) -> None:
-        state = self._load()
-        gpu = self._of(state, uuid)
-        left = [i for i in gpu["instances"] if (i["profile"], i["start"]) != (profile, start)]
-        if len(left) != len(gpu["instances"]):
-            self._fail_on_demand("destroy_gpu_instance", uuid)
-            gpu["instances"] = left
-            self._save(state)
+        with self._alone():
+            state = self._load()
+            gpu = self._of(state, uuid)
+            left = [i for i in gpu["instances"] if (i["profile"], i["start"]) != (profile, start)]
+            if len(left) != len(gpu["instances"]):
+                self._fail_on_demand("destroy_gpu_instance", uuid)
+                gpu["instances"] = left
+                self._save(state)
 
     def set_exclusive(self, uuid: str, exclusive: bool) -> None:
-        state = self._load()
-        gpu = self._of(state, uuid)
-        if gpu["exclusive"] != exclusive:
-            gpu["exclusive"] = exclusive
-            self._save(state)
+        with self._alone():
+            state = self._load()
+            gpu = self._of(state, uuid)
+            if gpu["exclusive"] != exclusive:
+                gpu["exclusive"] = exclusive
+                self._save(state)
 
     def exclusive(self, uuid: str) -> bool:
         return bool(self._of(self._load(), uuid)["exclusive"])
@@ -139,11 +149,25 @@ class SimulatedSource:
             return _fresh(0)
         return state if state["bootId"] == _boot(state["reboots"]) else _fresh(state["reboots"])
 
-    def _save(self, state: dict[str, Any]) -> None:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One change of the state at a time, as a driver would do it: several GPUs' shares are made at once."""
         self._state_file.parent.mkdir(parents=True, exist_ok=True)
-        new = self._state_file.with_suffix(".tmp")
-        new.write_text(json.dumps(state))
-        new.replace(self._state_file)
+        with self._state_file.with_suffix(".lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _save(self, state: dict[str, Any]) -> None:
+        new, text = self._state_file.with_suffix(".tmp"), json.dumps(state)
+        try:
+            new.write_text(text)
+            new.replace(self._state_file)
+        except OSError:
+            # A GPU needs no disk to forget a mode: on a full one the old file's room is used.
+            new.unlink(missing_ok=True)
+            with self._state_file.open("r+") as file:
+                file.write(text)
+                file.truncate()
 
 
 def _boot(reboots: int) -> str:
