@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from baselines.gpulets import Fleet, Gpu, Need, Place, Rules, Share, estimate
-from baselines.nexus import BATCH_TOLERANCE, merge
-from baselines.surface import EPSILON, Grid, Service, Turn, residue, saturated
+from benchmarks.baselines.gpulets import Fleet, Gpu, Need, Place, Rules, Share, estimate
+from benchmarks.baselines.nexus import BATCH_TOLERANCE, merge
+from benchmarks.baselines.surface import EPSILON, Grid, Service, Turn, residue, saturated
 
 
 def elastic(

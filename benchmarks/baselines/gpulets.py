@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from baselines.surface import EPSILON, Grid, Service, Turn, residue, saturated
+from benchmarks.baselines.surface import EPSILON, Grid, Service, Turn, residue, saturated
 
 Slowdown = Callable[[Service, int, int, Service, int, int], float]
 """(model, batch, size, neighbour's model, batch, size) -> factor >= 1 on the model's latency."""

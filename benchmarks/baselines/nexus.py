@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from baselines.surface import EPSILON, Service, Turn, residue, saturated
+from benchmarks.baselines.surface import EPSILON, Service, Turn, residue, saturated
 
 BATCH_TOLERANCE = 1e-3
 """Part of a request by which a batch may fall short of cycle x rate (rounding of products)."""

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import highspy
 import numpy as np
+from benchmarks.baselines.surface import EPSILON
 from highspy._core import _Highs
-
-from baselines.surface import EPSILON
 
 
 def first_fit(items: Iterable[int], capacity: int) -> list[list[int]]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baselines.gpulets import Fleet, Share
-from baselines.surface import EPSILON, Grid, Service, Turn, residue, saturated
+from benchmarks.baselines.gpulets import Fleet, Share
+from benchmarks.baselines.surface import EPSILON, Grid, Service, Turn, residue, saturated
 
 
 def self_tuned(demands: Sequence[tuple[Service, float]], gpus: int, grid: Grid) -> Fleet | None:

@@ -1,6 +1,6 @@
 """A GPU model with knees for tests: latency of batches over shares, written down, not measured."""
 
-from baselines.surface import MPS, Service, service
+from benchmarks.baselines.surface import MPS, Service, service
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 

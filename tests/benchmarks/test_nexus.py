@@ -1,10 +1,10 @@
 """Squishy bin packing: the worked example of Nexus section 4.1, and what holds for every plan."""
 
+from benchmarks.baselines.nexus import Node, merge, squishy
+from benchmarks.baselines.surface import Service, Turn, residue, saturated, service
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.nexus import Node, merge, squishy
-from baselines.surface import Service, Turn, residue, saturated, service
 from tests.benchmarks.gpus import LARGE, MIDDLE, MODELS, SMALL
 
 # The paper's models on a whole GPU: 8 requests of A take 75 ms, 4 of B 50 ms, 4 of C 60 ms.

@@ -4,10 +4,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from baselines.packing import (
+from benchmarks.baselines.packing import (
     best_fit,
     bins_bound,
     decreasing,
@@ -16,6 +13,8 @@ from baselines.packing import (
     first_fit_decreasing_replicas,
     volume,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 ITEMS = st.lists(st.integers(1, 100), min_size=1, max_size=40)
 
