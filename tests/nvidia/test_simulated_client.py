@@ -90,6 +90,25 @@ def test_a_fault_ends_all_clients_of_the_device(daemon: Daemon, pipe: Path, star
         _joined(start(pipe))
 
 
+@pytest.mark.case("A22")
+def test_after_a_fault_nobody_is_taken_until_the_last_client_has_ended(
+    daemon: Daemon, pipe: Path, start: Start
+) -> None:
+    """Case A22: a process that catches the error and lives on blocks the device's recovery."""
+    from gpulet.nvidia import simulated_client
+
+    with daemon(control_program("simulated"), pipe) as process:
+        survivor = simulated_client._connect(str(pipe / "control"))
+        survivor.sendall(f"client {os.getpid()} 50\n".encode())
+        assert survivor.recv(64).startswith(b"ok")
+        process.send_signal(signal.SIGUSR1)
+        assert b"fatal GPU fault" in survivor.recv(256)
+        _, said = start(pipe).communicate(timeout=10)
+        assert "error 807" in said
+        survivor.close()
+        _joined(start(pipe))
+
+
 def test_terminate_client_ends_that_client_alone(simulated: MpsControl, start: Start) -> None:
     first, second = start(simulated.pipe), start(simulated.pipe)
     _joined(first), _joined(second)
