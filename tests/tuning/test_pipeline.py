@@ -67,6 +67,8 @@ class Job:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            # As PID 1 of a container, which has no default action for it.
+            preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
         )
         self.processes.append(process)
         return process
@@ -192,6 +194,25 @@ def test_a_candidate_that_crashes_does_not_end_the_measuring(job: Job) -> None:
     arguments = [pods_python(), "-c", CRASH, str(TRACKER_PORT), str(server.pid), spec.tracker_key]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=90, check=False)
     assert "measures again" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("program", ["tune-tracker", "tune-client", "tune-merge"])
+def test_a_program_ends_at_once_when_its_pod_is_deleted(job: Job, program: str) -> None:
+    """In the middle of imports, of a search, of a build; the grace period of its pod is 5 s."""
+    spec = job.spec(trials=4000)
+    if program == "tune-client":
+        job.start("tune-tracker", spec)
+        job.start("tune-server", spec)
+    process = job.start(program, spec)
+    if program == "tune-client":
+        wait_for(lambda: client_progress(job.work, 0).trials > 0, what="a first trial", seconds=120)
+    wait_for(lambda: len(in_sessions_of([process])) > 1, what="it works in a child", seconds=30)
+    time.sleep(0.5)
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(5) == 128 + signal.SIGTERM
+    wait_for(lambda: not in_sessions_of([process]), what="nothing of it is left", seconds=5)
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize(

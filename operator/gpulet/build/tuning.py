@@ -9,6 +9,10 @@ from gpulet.build.gpulet import owner_reference
 from gpulet.build.pod import Host, container, gpulet_pod, mount_model, pod_spec, share_cpu
 from gpulet.build.source import ModelFile
 
+# Most of it goes into one import of TVM at the start, for which clients and servers wait.
+_TRACKER_CPU = "200m"
+_GRACE_SECONDS = 5
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -57,10 +61,10 @@ def tracker_service(tuning: Tuning) -> dict[str, Any]:
 def tracker_pod(tuning: Tuning) -> dict[str, Any]:
     """The tracker hands out servers and answers the progress it reads from the work folder."""
     tracker = container(
-        "tracker", image=tuning.image, command=_command("tune-tracker", tuning.spec), cpu="100m", memory="512Mi"
+        "tracker", image=tuning.image, command=_command("tune-tracker", tuning.spec), cpu=_TRACKER_CPU, memory="512Mi"
     )
     volumes = [_mount_work(tracker, tuning)]
-    body = pod_spec([tracker], restart="Always", volumes=volumes)
+    body = _pod_spec([tracker], restart="Always", volumes=volumes)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(tuning, tuning.tracker, "tracker"), "spec": body}
 
 
@@ -71,7 +75,7 @@ def clients_job(tuning: Tuning, *, cpu: str, memory: str) -> dict[str, Any]:
     )
     volumes = [_mount_work(client, tuning)]
     volumes += [mount_model(client, name, file) for name, file in tuning.files.items()]
-    body = pod_spec([client], restart="OnFailure", volumes=volumes)
+    body = _pod_spec([client], restart="OnFailure", volumes=volumes)
     metadata = _metadata(tuning, tuning.clients, "client")
     return {
         "apiVersion": "batch/v1",
@@ -98,7 +102,7 @@ def server_pod(gpulet: Gpulet, tuning: Tuning, *, host: Host, millicores: int) -
         memory=host.memory,
         holds_claim=True,
     )
-    body = pod_spec([server], restart="Always", node=gpulet.spec.device.node, claim=gpulet.metadata.name)
+    body = _pod_spec([server], restart="Always", node=gpulet.spec.device.node, claim=gpulet.metadata.name)
     return gpulet_pod(gpulet, body, labels=_labels(tuning, "server"))
 
 
@@ -115,8 +119,15 @@ def merge_pod(gpulet: Gpulet, tuning: Tuning, *, host: Host, millicores: int) ->
     )
     volumes = [_mount_work(merge, tuning)]
     volumes += [mount_model(merge, name, file) for name, file in tuning.files.items()]
-    body = pod_spec([merge], restart="Never", node=gpulet.spec.device.node, claim=gpulet.metadata.name, volumes=volumes)
+    body = _pod_spec(
+        [merge], restart="Never", node=gpulet.spec.device.node, claim=gpulet.metadata.name, volumes=volumes
+    )
     return gpulet_pod(gpulet, body, labels=_labels(tuning, "merge"))
+
+
+def _pod_spec(containers: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
+    """Its programs end at once: what was measured is on disk."""
+    return pod_spec(containers, **options) | {"terminationGracePeriodSeconds": _GRACE_SECONDS}
 
 
 def _command(program: str, spec: workload.TuneSpec) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpulet.api.workload import TRACKER_PORT, TuneSpec
 from gpulet.tuning.builds import pool_builder
+from gpulet.tuning.child import go_on_in_a_child
 from gpulet.tuning.environment import model_path, prepare, work_folder
 from gpulet.tuning.records import DONE, client_folder, resume
 from gpulet.tuning.sessions import runner_of
@@ -29,6 +30,7 @@ _WAIT_FOR_SERVERS_S = 600.0
 def main(spec: str) -> None:
     """Entry point; exits 1 if the model cannot be tuned (merge will say why) or no server comes up."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    go_on_in_a_child()
     prepare()
     parsed = TuneSpec.model_validate_json(spec)
     ordinal = int(os.environ.get("JOB_COMPLETION_INDEX", parsed.ordinal))

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpulet.api.workload import TuneReport, TuneSpec
 from gpulet.nvidia.simulated_client import connect_if_simulated
+from gpulet.tuning.child import go_on_in_a_child
 from gpulet.tuning.environment import model_path, prepare, work_folder
 from gpulet.tuning.records import ARTIFACT, FAILED_SECONDS, SIDECAR, client_folder
 from gpulet.tuning.verdict import Timing, absolute_difference, adopted, relative_difference
@@ -24,6 +25,7 @@ TOLERANCE = 1e-3
 def main(spec: str) -> None:
     """Entry point: writes a TuneReport as the container's termination message; exits 1 if it holds an error."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    go_on_in_a_child()
     prepare()
     connect_if_simulated()
     from gpulet.tuning.model import ModelError

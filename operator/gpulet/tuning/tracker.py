@@ -2,41 +2,34 @@
 
 import logging
 import os
-import signal
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from gpulet.api.workload import PROGRESS_PORT, TRACKER_PORT, TuneProgress, TuneSpec
+from gpulet.tuning.child import go_on_in_a_child
 from gpulet.tuning.environment import prepare, work_folder
 from gpulet.tuning.records import client_progress
 
 log = logging.getLogger("gpulet.tune-tracker")
 
-_LOOK_S = 2.0
-
 
 def main(spec: str) -> None:
     """Entry point; runs until SIGTERM; exits 1 if the tracker's thread has died."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(name)s %(message)s")
+    go_on_in_a_child()
     prepare()
     parsed = TuneSpec.model_validate_json(spec)
     from tvm.rpc.tracker import PopenTrackerServerState
 
     # TVM's class Tracker would import TVM a second time, in a process of its own: 12 s more in a tenth of a core.
     tracker = PopenTrackerServerState(host="0.0.0.0", port=TRACKER_PORT, port_end=TRACKER_PORT + 1, silent=True)
-    ended = threading.Event()
-    for sign in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(sign, lambda *_: ended.set())
     server = ThreadingHTTPServer(("0.0.0.0", PROGRESS_PORT), handler_of(parsed))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    while tracker.thread.is_alive() and not ended.wait(_LOOK_S):
-        pass
-    server.shutdown()
-    if not ended.is_set():
-        log.error("the tracker has ended")
-    # Nothing can stop the tracker's thread from here; clients and servers connect again to the next tracker.
-    os._exit(0 if ended.is_set() else 1)
+    tracker.thread.join()
+    # Clients and servers connect again to the next tracker.
+    log.error("the tracker has ended")
+    os._exit(1)
 
 
 def progress(spec: TuneSpec) -> TuneProgress:
