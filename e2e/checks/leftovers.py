@@ -8,12 +8,12 @@ _OURS = ("inferencemodels.gpulet.dev", "tuningjobs.gpulet.dev", "modelprofiles.g
 
 
 def in_cluster(kubectl: Kubectl) -> list[str]:
-    """Objects of our kinds, and pods, Services, Jobs and claims that Gpulet made, as kind/namespace/name."""
+    """Objects of our kinds, and what Gpulet made of Kubernetes' own, as kind/namespace/name."""
     managed = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
     found = [(kind, item) for kind in _OURS for item in kubectl.list(kind, "-A")]
     found += [
         (kind, item)
-        for kind in ("pods", "services", "jobs", "resourceclaims")
+        for kind in ("pods", "services", "jobs", "networkpolicies", "resourceclaims")
         for item in kubectl.list(kind, "-A", "-l", managed)
     ]
     return sorted(f"{kind}/{item['metadata'].get('namespace', '')}/{item['metadata']['name']}" for kind, item in found)

@@ -21,6 +21,7 @@ KINDS = (
     "Pod",
     "Service",
     "Job",
+    "NetworkPolicy",
     "Node",
     "ResourceSlice",
     "PersistentVolumeClaim",

@@ -108,3 +108,62 @@ def test_a_real_gpu_is_not_tuned_for_with_code_for_a_cpu() -> None:
     assert (refused["status"], refused["reason"]) == ("False", "NoCudaBuild")
     assert "CUDA build" in refused["message"] and "llvm" in refused["message"]
     assert held(cluster) == set()
+
+
+def reaches(cluster: Cluster, sender: dict[str, Any], receiver: dict[str, Any], port: int) -> bool:
+    """What a network that enforces NetworkPolicies lets through; ``sender``: namespace and labels."""
+    policies = [
+        p["spec"]
+        for p in cluster.objects["NetworkPolicy"].values()
+        if p["metadata"]["namespace"] == receiver["namespace"] and _selects(p["spec"]["podSelector"], receiver)
+    ]
+    rules = [rule for spec in policies for rule in spec["ingress"]]
+    return not policies or any(
+        any(_is_from(peer, sender, receiver["namespace"]) for peer in rule["from"])
+        and ("ports" not in rule or port in [p["port"] for p in rule["ports"]])
+        for rule in rules
+    )
+
+
+def _selects(selector: dict[str, Any], pod: dict[str, Any]) -> bool:
+    assert set(selector) == {"matchLabels"}
+    return bool(selector["matchLabels"].items() <= pod["labels"].items())
+
+
+def _is_from(peer: dict[str, Any], sender: dict[str, Any], own_namespace: str) -> bool:
+    if "namespaceSelector" in peer:
+        namespace = {"labels": {"kubernetes.io/metadata.name": sender["namespace"]}}
+        return _selects(peer["namespaceSelector"], namespace) and "podSelector" not in peer
+    return sender["namespace"] == own_namespace and _selects(peer["podSelector"], sender)
+
+
+def test_only_pods_of_the_same_job_reach_tracker_and_servers(cluster: Cluster) -> None:
+    """They run what they are sent and ask nobody who he is."""
+    for name in ("j", "other"):
+        tuning_job(cluster, name)
+    settle(cluster)
+    pods = {name: p["metadata"] for (_, name), p in cluster.objects["Pod"].items()}
+    tracker, stranger = pods["j-tracker"], pods["other-tracker"]
+    server = next(p for p in pods.values() if p["labels"].get("gpulet.dev/role") == "server")
+    assert server["labels"]["gpulet.dev/tuning-job"] == "j"
+    serving = next(p for p in pods.values() if p["labels"].get("gpulet.dev/role") == "serve")
+    template = cluster.objects["Job"]["vision", "j-clients"]["spec"]["template"]["metadata"]
+    client = {"namespace": "vision", "labels": template["labels"]}
+    controller = {"namespace": "gpulet-system", "labels": {}}
+    elsewhere = {"namespace": "other", "labels": client["labels"]}
+    for receiver, port in ((tracker, 9190), (server, 9090)):
+        assert reaches(cluster, client, receiver, port) and reaches(cluster, server, receiver, port)
+        for foreign in (stranger, serving, controller, elsewhere):
+            assert not reaches(cluster, foreign, receiver, port)
+    assert reaches(cluster, controller, tracker, 9191), "it reads the progress"
+    assert reaches(cluster, elsewhere, serving, 8000), "what serves is open"
+
+
+def test_a_job_that_is_over_takes_its_network_policy_along(cluster: Cluster) -> None:
+    job = tuning_job(cluster)
+    settle(cluster)
+    (policy,) = cluster.objects["NetworkPolicy"].values()
+    assert policy["metadata"]["ownerReferences"][0]["name"] == "j"
+    job["spec"]["suspend"] = True
+    settle(cluster, passes=2)
+    assert not cluster.objects["NetworkPolicy"]

@@ -58,6 +58,28 @@ def tracker_service(tuning: Tuning) -> dict[str, Any]:
     }
 
 
+def network_policy(tuning: Tuning) -> dict[str, Any]:
+    """Tracker and RPC servers run what they are sent and ask nobody who he is: only pods of the same job reach them.
+
+    The controller reads the progress. A cluster whose network does not enforce NetworkPolicies ignores it.
+    """
+    ours = {"podSelector": {"matchLabels": {names.LABEL_JOB: tuning.name}}}
+    controller = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": names.SYSTEM_NAMESPACE}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(tuning, tuning.tracker, "tracker"),
+        "spec": ours
+        | {
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [ours]},
+                {"from": [controller], "ports": [{"protocol": "TCP", "port": workload.PROGRESS_PORT}]},
+            ],
+        },
+    }
+
+
 def tracker_pod(tuning: Tuning) -> dict[str, Any]:
     """The tracker hands out servers and answers the progress it reads from the work folder."""
     tracker = container(

@@ -19,6 +19,8 @@ from gpulet.status.figures import compact, settle
 
 log = logging.getLogger("gpulet.execute")
 
+_NAMED_AFTER_OTHERS = ("Service", "NetworkPolicy", "TuningJob")
+
 
 class Seen(Protocol):
     """What the executor needs of the cache."""
@@ -104,8 +106,8 @@ class Executor:
         if not self._refused_children.may_ask(child, now_s=time.monotonic()):
             return
         log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
-        # A name made from the model's may be that of somebody's own object: that one is not taken over.
-        seen.learn(await self._client.apply(manifest, force=manifest["kind"] not in ("Service", "TuningJob")))
+        # A name made from a user's may be that of somebody's own object: that one is not taken over.
+        seen.learn(await self._client.apply(manifest, force=manifest["kind"] not in _NAMED_AFTER_OTHERS))
         self._refused_children.accept(child)
         if manifest["kind"] == "Service":
             self._names_taken.pop((metadata["namespace"], metadata["name"]), None)
@@ -143,7 +145,7 @@ class Executor:
     async def _tell_of_conflict(self, action: Action, error: ConflictError) -> bool:
         """Whether trying again may help: a Service of somebody else's stays somebody else's."""
         log.warning("%s: %s", type(action).__name__, error)
-        if not isinstance(action, Apply) or action.manifest["kind"] != "Service":
+        if not isinstance(action, Apply) or action.manifest["kind"] not in ("Service", "NetworkPolicy"):
             return True
         metadata = action.manifest["metadata"]
         owner = metadata["ownerReferences"][0]
@@ -153,10 +155,12 @@ class Executor:
             "metadata": {"name": owner["name"], "uid": owner["uid"], "namespace": metadata["namespace"]},
         }
         message = (
-            f"Service {metadata['name']} is somebody else's: rename it, or the {owner['kind']} that needs its name"
+            f"{action.manifest['kind']} {metadata['name']} is somebody else's: rename it, or the {owner['kind']} that "
+            "needs its name"
         )
         await self._events.tell(regarding, reason="NameTaken", message=message, warning=True)
-        self._names_taken[metadata["namespace"], metadata["name"]] = message
+        if action.manifest["kind"] == "Service":
+            self._names_taken[metadata["namespace"], metadata["name"]] = message
         return False
 
     def _note_refusal(self, action: Action, error: ForbiddenError | InvalidError, seen: Seen) -> None:

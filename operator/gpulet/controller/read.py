@@ -26,6 +26,8 @@ def read_world(objects: Mapping[str, Mapping[Key, Raw]]) -> World:
         pods=dict(objects["Pod"]),
         services=dict(objects["Service"]),
         client_jobs=dict(objects["Job"]),
+        # What asks without acting has no use for them, and perhaps no permission.
+        network_policies=dict(objects.get("NetworkPolicy", {})),
         nodes=dict(objects["Node"]),
         slices=dict(objects["ResourceSlice"]),
         volume_claims=dict(objects["PersistentVolumeClaim"]),

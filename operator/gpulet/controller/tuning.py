@@ -15,7 +15,7 @@ from gpulet.api.tuningjob import Artifact, TuningJob, TuningLatency, WorkerFigur
 from gpulet.api.workload import TuneProgress, TuneReport
 from gpulet.build.gpulet import Share, tuning_gpulet
 from gpulet.build.names import short_hash
-from gpulet.build.tuning import Tuning, clients_job, tracker_pod, tracker_service
+from gpulet.build.tuning import Tuning, clients_job, network_policy, tracker_pod, tracker_service
 from gpulet.controller.actions import Action, Apply, Delete, Tell
 from gpulet.controller.room import Room
 from gpulet.controller.tuning_report import merge_report
@@ -104,11 +104,7 @@ def _run(world: World, job: TuningJob, start: Start, at_work: AtWork, policy: Po
         return _fail(world, job, "ClientsFailed", message, now=at_work.now)
     if searched:
         return _merge(world, job, start, tuning, gpulets, at_work)
-    actions: list[Action] = []
-    if service is None:
-        actions.append(Apply(tracker_service(tuning)))
-    if (namespace, tuning.tracker) not in world.pods:
-        actions.append(Apply(tracker_pod(tuning)))
+    actions = _tracker(world, tuning)
     wanted = int(policy.tuning.servers if job.spec.parallelism.servers == "Auto" else job.spec.parallelism.servers)
     servers = [g for g in gpulets if g.spec.tuning and g.spec.tuning.role == "server"]
     have = {g.spec.tuning.ordinal for g in servers if g.spec.tuning}
@@ -129,6 +125,17 @@ def _run(world: World, job: TuningJob, start: Start, at_work: AtWork, policy: Po
     return actions + status_of(
         job, searching, now=at_work.now, phase=phase, start=start, workers=figures, progress=at_work.progress
     )
+
+
+def _tracker(world: World, tuning: Tuning) -> list[Action]:
+    """What is missing of the tracker, and of the fence around the job's pods before any of them."""
+    key = (tuning.namespace, tuning.tracker)
+    parts = (
+        (world.network_policies, network_policy),
+        (world.services, tracker_service),
+        (world.pods, tracker_pod),
+    )
+    return [Apply(build(tuning)) for found, build in parts if key not in found]
 
 
 def _merge(
@@ -233,6 +240,7 @@ def _clean_up(world: World, job: TuningJob) -> list[Action]:
         ("Pod", (namespace, f"{name}-tracker"), world.pods),
         ("Service", (namespace, f"{name}-tracker"), world.services),
         ("Job", (namespace, f"{name}-clients"), world.client_jobs),
+        ("NetworkPolicy", (namespace, f"{name}-tracker"), world.network_policies),
     )
     for kind, key, found in children:
         raw = found.get(key)

@@ -42,6 +42,7 @@ class World:
     pods: Mapping[Key, Raw] = field(default_factory=dict)
     services: Mapping[Key, Raw] = field(default_factory=dict)
     client_jobs: Mapping[Key, Raw] = field(default_factory=dict)
+    network_policies: Mapping[Key, Raw] = field(default_factory=dict)
     nodes: Mapping[Key, Raw] = field(default_factory=dict)
     slices: Mapping[Key, Raw] = field(default_factory=dict)
     volume_claims: Mapping[Key, Raw] = field(default_factory=dict)

@@ -47,6 +47,7 @@ PERSISTENT_VOLUME = Kind("", "v1", "persistentvolumes", "PersistentVolume", name
 PERSISTENT_VOLUME_CLAIM = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 JOB = Kind("batch", "v1", "jobs", "Job")
+NETWORK_POLICY = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
