@@ -152,7 +152,7 @@ def _model_faults(problem: Problem, plan: Plan, gpus: dict, demands: dict) -> li
     for placed in plan.placed:
         wish = demands[placed.model]
         kinds = {(s.device.profile, s.compute_percent, s.batch, s.instances) for s in placed.slots}
-        if len(kinds) != 1:
+        if len(kinds) != 1 and problem.policy.split == "even":
             found.append(f"{placed.model}: {kinds}")
         if placed.model not in left_out and placed.sustainable_per_s < wish.requests_per_s * (1 - 1e-6):
             found.append(f"{placed.model}: {placed.sustainable_per_s} of {wish.requests_per_s}")
@@ -165,6 +165,13 @@ def _model_faults(problem: Problem, plan: Plan, gpus: dict, demands: dict) -> li
                 found.append(f"{slot.model} may not be on {slot.device}")
             if wish.nodes is not None and one.node not in wish.nodes:
                 found.append(f"{slot.model} may not be on node {one.node}")
-    if len(set(plan.slots)) != len(plan.slots):
+    return found + _slot_faults(plan)
+
+
+def _slot_faults(plan: Plan) -> list[str]:
+    found = []
+    if len(plan.slots) != sum(len(p.slots) for p in plan.placed) and not any(s.turns for s in plan.slots):
         found.append("two equal slots")
+    if any(len(p.slot_per_s) != len(p.slots) or not p.slots for p in plan.placed):
+        found.append("a model without slots, or slots without weights")
     return found

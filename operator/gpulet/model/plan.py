@@ -69,6 +69,9 @@ class Slot:
 LatencyRule = Literal["backlog", "half", "parvagpu"]
 
 
+Split = Literal["even", "weighted"]
+
+
 @dataclass(frozen=True)
 class PlannerPolicy:
     interference_margin: float = 0.10
@@ -76,6 +79,11 @@ class PlannerPolicy:
     prices: tuple[tuple[str, float], ...] = ()
     latency_rule: LatencyRule = "backlog"
     """How a profile becomes a sustainable rate: see ``gpulet.planner.throughput``."""
+    split: Split = "even"
+    """How a model's rate is divided among its replicas: the same to each, as a plain Service does it, or in proportion
+    to what each sustains (``Placed.slot_per_s``), which needs a router with weights; then replicas may differ."""
+    move_price: float = 0.05
+    """GPUs (or their price) that the move of one replica may cost under a weighted split."""
 
 
 @dataclass(frozen=True)

@@ -40,22 +40,49 @@ class Fleet:
     @staticmethod
     def of(problem: Problem, rules: Rules) -> Fleet:
         gpus = sorted(problem.gpus, key=key_of)
-        demands = sorted(problem.demands, key=lambda d: d.model)
-        allowed = {d.model: tuple(g for g in gpus if rules.why_not(d, g) is None) for d in demands}
-        allowed_keys = {model: frozenset(key_of(g) for g in found) for model, found in allowed.items()}
+        groups = _by_places(problem.demands)
+        places = [tuple(g for g in gpus if _may_use(example, g, rules)) for example, _ in groups]
+        keys = [frozenset(key_of(g) for g in found) for found in places]
+        home = {m: i for i, (_, models) in enumerate(groups) for m in models}
+        models = sorted(home)
         prices = dict(problem.policy.prices)
         occupied = {key_of(u.device) for u in problem.usages}
         refused = {key_of(d) for devices in rules.refused.values() for d in devices}
         sorts: dict[tuple[object, ...], int] = {}
         signature: dict[GpuKey, tuple[str, int]] = {}
+        tables: dict[object, int] = {}
+        number = {id(g.placements): tables.setdefault(g.placements, len(tables)) for g in _distinct(gpus)}
         for gpu in gpus:
             key = key_of(gpu)
-            users = tuple(m for m, found in allowed_keys.items() if key in found)
+            users = tuple(i for i, found in enumerate(keys) if key in found)
             own = key if key in occupied or key in refused else ("", "")
             size = (gpu.product, gpu.memory_mib, gpu.clients, gpu.compute_slices, gpu.simulated_millicores)
-            sort = (own, size, gpu.whole, gpu.placements, users)
+            sort = (own, size, gpu.whole, number[id(gpu.placements)], users)
             signature[key] = (gpu.node, sorts.setdefault(sort, len(sorts)))
-        return Fleet(allowed, allowed_keys, {key_of(g): prices.get(g.product, 1.0) for g in gpus}, signature)
+        return Fleet(
+            {m: places[home[m]] for m in models},
+            {m: keys[home[m]] for m in models},
+            {key_of(g): prices.get(g.product, 1.0) for g in gpus},
+            signature,
+        )
+
+
+def _distinct(gpus: Iterable[Gpu]) -> Iterable[Gpu]:
+    """One GPU per table of placements: the tables are long to compare, and large fleets share few."""
+    return {id(g.placements): g for g in gpus}.values()
+
+
+def _by_places(demands: Iterable[Demand]) -> list[tuple[Demand, list[ModelId]]]:
+    """Models that may run at the same places, by the example of one."""
+    groups: dict[tuple[object, ...], tuple[Demand, list[ModelId]]] = {}
+    for demand in sorted(demands, key=lambda d: d.model):
+        _, models = groups.setdefault((demand.tolerations, demand.nodes), (demand, []))
+        models.append(demand.model)
+    return list(groups.values())
+
+
+def _may_use(demand: Demand, gpu: Gpu, rules: Rules) -> bool:
+    return rules.why_not(demand, gpu) is None
 
 
 def cost_of(packing: Packing, fleet: Fleet) -> float:
@@ -140,7 +167,7 @@ def _slot_on(
         if room.taken or option.percent > room.percent:
             return None
         device = Device(room.gpu.node, room.gpu.uuid)
-        slot = slot_of(model, option, device, demand, _ordinal(packing, model, device))
+        slot = slot_of(model, option, device, demand, next_ordinal(packing, model, device))
         if cut is not None or not packing.fits(slot):
             return None
         return (float(room.percent - slot.compute_percent), float(room.memory_mib - slot.memory_mib)), slot
@@ -154,7 +181,8 @@ def _slot_on(
     return None
 
 
-def _ordinal(packing: Packing, model: ModelId, device: Device) -> int:
+def next_ordinal(packing: Packing, model: ModelId, device: Device) -> int:
+    """The least number that tells one more replica on the device apart."""
     used = {slot.ordinal for slot in packing.slots[model] if slot.device == device}
     return next(n for n in range(len(used) + 1) if n not in used)
 

@@ -129,9 +129,12 @@ class Packing:
         self.demands = {demand.model: demand for demand in problem.demands}
         self.rooms: dict[GpuKey, Room] = {}
         self.placements: dict[GpuKey, dict[tuple[str, int], Placement]] = {}
+        tables: dict[int, dict[tuple[str, int], Placement]] = {}  # large fleets have few different tables
         for gpu in sorted(problem.gpus, key=key_of):
             self.rooms[key_of(gpu)] = Room(gpu, memory_mib=gpu.memory_mib, clients=gpu.clients)
-            self.placements[key_of(gpu)] = {(p.profile, p.start): p for p in gpu.placements}
+            if id(gpu.placements) not in tables:
+                tables[id(gpu.placements)] = {(p.profile, p.start): p for p in gpu.placements}
+            self.placements[key_of(gpu)] = tables[id(gpu.placements)]
         self.hosts = {n.name: Host(n.free_cpu_millicores, n.free_memory_mib, n.free_pods) for n in problem.nodes}
         self.slots: dict[ModelId, list[Slot]] = defaultdict(list)
         self.open: set[GpuKey] = set()

@@ -16,6 +16,9 @@ from gpulet.planner.keep import option_of_slot
 from gpulet.planner.packing import Packing, key_of, slot_order
 from gpulet.planner.search import Found, Search
 from gpulet.planner.throughput import Option, options_of, predicted_ms
+from gpulet.planner.weighted.catalogue import Catalogue
+from gpulet.planner.weighted.plan import weighted
+from gpulet.planner.weighted.search import WeightedSearch
 
 _BOUND_TOLERANCE = 1e-4
 _ROUNDS = 3
@@ -24,12 +27,37 @@ _ROUNDS = 3
 def plan(problem: Problem) -> Plan:
     """The cheapest set of shares that meets all demands, changing as little of ``problem.current`` as that allows.
 
-    Pure: the same problem, in whatever order, gives the same plan. Decision space of this version: one option (kind of
-    share, percent, batch, instances) per model, its rate split evenly over its replicas. Who does not fit is left out
-    by priority, and said why.
+    Pure: the same problem, in whatever order, gives the same plan. Under an even split every model has one option (kind
+    of share, percent, batch, instances) for all its replicas; under a weighted one they may differ. Who does not fit is
+    left out by priority, and said why.
     """
     rules = Rules.of(problem)
     everyone = replace(problem, demands=tuple(sorted(problem.demands, key=lambda d: d.model)))
+    return _weighted(everyone, rules) if problem.policy.split == "weighted" else _even(everyone, rules)
+
+
+def _weighted(problem: Problem, rules: Rules) -> Plan:
+    outcome = weighted(problem, rules)
+    found, demands = outcome.found, {d.model: d for d in problem.demands}
+    unplaced = [left_out(demands[m], problem, rules, found.slots, fits) for m, fits in outcome.cut_per_s.items()]
+    gpus = len({key_of(slot.device) for slot in found.slots})
+    bound = found.bound
+    if problem.policy.prices or not math.isfinite(found.cost):
+        unpriced = replace(problem, demands=outcome.demands, policy=replace(problem.policy, prices=()))
+        bound = WeightedSearch(unpriced, rules, Catalogue(problem.policy)).bound() if outcome.demands else 0.0
+    return Plan(
+        placed=outcome.placed,
+        unplaced=tuple(sorted((*unplaced, *outcome.hopeless), key=lambda u: u.model)),
+        gpus=gpus,
+        lower_bound=min(gpus, math.ceil(bound - _BOUND_TOLERANCE)),
+        bound_kind=found.kind,
+        bound_covers=found.covers,
+        notes=_notes(found, problem),
+    )
+
+
+def _even(everyone: Problem, rules: Rules) -> Plan:
+    problem = everyone
     fleet = Fleet.of(everyone, rules)
     unplaced = [u for d in everyone.demands if (u := hopeless(d, everyone, rules, fleet)) is not None]
     out = {u.model for u in unplaced}

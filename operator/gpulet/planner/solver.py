@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 from highspy._core import _Highs
+from numpy.typing import NDArray
 
 INFINITY = highspy.kHighsInf
 _INTEGRALITY_TOLERANCE = 1e-5
@@ -85,6 +86,19 @@ class Program:
             raise ValueError("the integer program was not accepted by HiGHS: a coefficient is not finite")
         solver.run()
         return self._answer(solver)
+
+    def relaxed(self) -> NDArray[np.float64]:
+        """Values of an optimum of the linear program, integrality left out; it has to have one."""
+        solver = _Highs()
+        solver.setOptionValue("output_flag", False)
+        model = self._model()
+        model.integrality_ = []
+        if solver.passModel(model) == highspy.HighsStatus.kError:
+            raise ValueError("the linear program was not accepted by HiGHS: a coefficient is not finite")
+        solver.run()
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            raise ArithmeticError(f"HiGHS left a linear program without an optimum: {solver.getModelStatus()}")
+        return np.array(solver.getSolution().col_value)
 
     def _model(self) -> highspy.HighsLp:
         model = highspy.HighsLp()
