@@ -190,3 +190,20 @@ def test_store_keeps_records_by_exact_uid(rig_devices: list[NodeDevice], tmp_pat
     store.remove("c1")
     store.remove("c1")
     assert (store.read("c1"), store.read("c10")) == (None, records[1])
+
+
+def test_a_cdi_file_declares_the_lowest_version_that_covers_it(rig: Any, read: Any) -> None:
+    """The driver's files may need a later one than our own edits; a runtime refuses what it does not know."""
+    record = read(rig.claim(device="gpu-1"))
+    folders = DaemonFolders(rig.mps, record.gpu)
+    nodes = {"deviceNodes": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]}
+
+    def version(**edits: Any) -> str:
+        return str(cdi.spec(record, folders, "nvml", nodes | edits)["cdiVersion"])
+
+    assert version() == "0.5.0"
+    assert version(additionalGids=[44]) == "0.7.0"
+    assert version(additionalGids=[44], netDevices=[{"hostInterfaceName": "a", "name": "b"}]) == "1.1.0"
+    (device,) = cdi.spec(record, folders, "nvml", nodes)["devices"]
+    assert device["containerEdits"]["deviceNodes"] == nodes["deviceNodes"]
+    assert len(device["containerEdits"]["mounts"]) == 2

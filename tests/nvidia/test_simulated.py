@@ -7,7 +7,6 @@ import pytest
 
 from gpulet.model.device import Placement
 from gpulet.nvidia.simulated import SimulatedSource, gpu_uuid
-from gpulet.nvidia.source import DeviceError
 from gpulet.nvidia.tables import PRODUCTS
 
 A100, H100 = "NVIDIA-A100-SXM4-80GB", "NVIDIA-H100-80GB-HBM3"
@@ -56,66 +55,13 @@ def test_unknown_product_names_the_known_ones(tmp_path: Path) -> None:
         _source(tmp_path, [("NVIDIA-A1000", True, 0)])
 
 
-def test_instances_outlive_the_agent_and_are_adopted(tmp_path: Path) -> None:
-    """Case C22."""
+def test_state_of_an_older_agent_is_understood(tmp_path: Path) -> None:
+    """It knew no MIG mode; its instances live on."""
     source = _source(tmp_path)
     (gpu,) = source.gpus()
     made = source.create_instance(gpu.uuid, _placement(source, "3g.40gb", 4))
-    again = _source(tmp_path)
-    assert again.instances(gpu.uuid) == (made,)
-    assert again.create_instance(gpu.uuid, _placement(again, "3g.40gb", 4)) == made
-
-
-def test_overlapping_placement_is_refused(tmp_path: Path) -> None:
-    source = _source(tmp_path)
-    (gpu,) = source.gpus()
-    source.create_instance(gpu.uuid, _placement(source, "2g.20gb", 4))
-    with pytest.raises(DeviceError, match="INSUFFICIENT_RESOURCES"):
-        source.create_instance(gpu.uuid, _placement(source, "3g.40gb", 4))
-    source.create_instance(gpu.uuid, _placement(source, "3g.40gb", 0))
-
-
-def test_recreated_instance_has_a_new_uuid_and_destroying_twice_is_fine(tmp_path: Path) -> None:
-    source = _source(tmp_path)
-    (gpu,) = source.gpus()
-    placement = _placement(source, "1g.10gb", 6)
-    first = source.create_instance(gpu.uuid, placement)
-    source.destroy_instance(gpu.uuid, "1g.10gb", 6)
-    source.destroy_instance(gpu.uuid, "1g.10gb", 6)
-    assert source.create_instance(gpu.uuid, placement).uuid != first.uuid
-
-
-def test_boot_loses_instances_and_compute_mode(tmp_path: Path) -> None:
-    """Cases F1, F2."""
-    source = _source(tmp_path)
-    (gpu,) = source.gpus()
-    source.create_instance(gpu.uuid, _placement(source, "3g.40gb", 0))
-    source.set_exclusive(gpu.uuid, True)
-    before = source.boot_id()
-    assert _source(tmp_path).boot_id() == before
-    source.reboot()
-    assert source.boot_id() != before
-    assert source.instances(gpu.uuid) == ()
-    assert not source.exclusive(gpu.uuid)
-
-
-def test_failed_compute_instance_leaves_no_orphan(tmp_path: Path) -> None:
-    """Case C21."""
-    source = _source(tmp_path)
-    (gpu,) = source.gpus()
-    (tmp_path / "faults.json").write_text(json.dumps({"errors": {"create_compute_instance": "IN_USE"}}))
-    with pytest.raises(DeviceError, match="IN_USE"):
-        source.create_instance(gpu.uuid, _placement(source, "3g.40gb", 0))
-    (tmp_path / "faults.json").unlink()
-    assert source.instances(gpu.uuid) == ()
-
-
-def test_a_lost_gpu_does_not_hide_the_others(tmp_path: Path) -> None:
-    """Case N1."""
-    source = _source(tmp_path, [(H100, True, 0), (H100, True, 0)])
-    first, second = source.gpus()
-    (tmp_path / "faults.json").write_text(json.dumps({"health": {first.uuid: "lost"}}))
-    assert [g.health for g in source.gpus()] == ["lost", "healthy"]
-    with pytest.raises(DeviceError, match="GPU_IS_LOST"):
-        source.instances(first.uuid)
-    assert source.instances(second.uuid) == ()
+    state = json.loads((tmp_path / "state.json").read_text())
+    del state["gpus"][gpu.uuid]["mig"]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert _source(tmp_path).instances(gpu.uuid) == (made,)
+    assert _source(tmp_path).create_instance(gpu.uuid, _placement(source, "3g.40gb", 4)) == made

@@ -13,6 +13,8 @@ from gpulet.nvidia.mps import SourceName, memory_limit
 
 _CDI_VERSION = "0.5.0"
 """The lowest that allows device names that begin with a digit, as uids do."""
+_LATER = {"netDevices": "1.1.0", "additionalGids": "0.7.0", "intelRdt": "0.7.0"}
+"""Edits that a driver's files may need and the versions they came with, latest first."""
 _PIPE_IN_CONTAINER = "/run/gpulet/mps/pipe"
 _MOUNT_OPTIONS = ["rw", "nosuid", "nodev", "noexec", "bind"]
 
@@ -52,7 +54,8 @@ def spec(
     }
     edits = {key: [*device_edits.get(key, []), *share.get(key, [])] for key in {**device_edits, **share}}
     return {
-        "cdiVersion": _CDI_VERSION,
+        # A runtime refuses a version that it does not know, so no later one than what is in it needs.
+        "cdiVersion": next((version for key, version in _LATER.items() if edits.get(key)), _CDI_VERSION),
         "kind": names.CDI_KIND,
         "devices": [{"name": record.cdi_name, "containerEdits": edits}],
     }

@@ -42,6 +42,13 @@ class AgentConfig(_Part):
     gpus: list[SimulatedGpus] = []
     """Simulated GPUs of each node that ``nodes`` does not name; none is a valid number."""
     nodes: dict[str, list[SimulatedGpus]] = {}
+    mig_mode_changes: Literal["Never", "WithoutReset", "WithReset"] = "WithoutReset"
+    """Changes of MIG mode that the agent may make when a share needs them: WithoutReset on Hopper and later, at once;
+    WithReset also on Ampere, which resets the GPU and is done only while nothing uses it."""
+    ignored_xids: list[Annotated[int, Field(ge=1, le=1000)]] = []
+    """Errors (Xids) that say nothing about a GPU's health, besides those that NVIDIA calls errors of applications."""
+    toolkit: Annotated[list[str], Field(min_length=1)] = ["nvidia-ctk"]
+    """How to run NVIDIA's nvidia-ctk; in a pod for example chroot, the host's root, nvidia-ctk."""
     open_to_all: bool = False
     """Any pod may claim a share through the DeviceClass shares.gpulet.dev."""
     kubelet_directory: Path = Path("/var/lib/kubelet")

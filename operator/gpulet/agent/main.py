@@ -28,6 +28,7 @@ log = logging.getLogger("gpulet.agent")
 
 _FIELD_MANAGER = "gpulet-agent"
 _TURN_POLL_S = 0.5
+_NODES_CDI = Path("/etc/cdi")
 _SWEEP_S = 60.0
 
 
@@ -92,12 +93,17 @@ def make_shares(config: AgentConfig, identity: Identity) -> Shares:
 def _source(config: AgentConfig, node: str) -> DeviceSource:
     if config.source == "nvml":
         # Only where it is used: it opens the driver's library.
+        from gpulet.nvidia.driver_files import DriverFiles
         from gpulet.nvidia.nvml import NvmlSource
 
-        return NvmlSource()
+        return NvmlSource(
+            mode_changes=config.mig_mode_changes,
+            ignored_xids=config.ignored_xids,
+            files=DriverFiles(config.toolkit, config.proc_directory, [config.cdi_directory, _NODES_CDI]),
+        )
     gpus = [(g.product, g.mig, g.millicores) for g in config.gpus_of(node) for _ in range(g.count)]
     state = config.state_directory
-    return SimulatedSource(node, gpus, state / "simulated.json", state / "faults.json")
+    return SimulatedSource(node, gpus, state / "simulated.json", state / "faults.json", config.mig_mode_changes)
 
 
 async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:

@@ -1,14 +1,13 @@
-"""GPUs as NVML shows them: inventory, MIG instances at explicit placements, compute mode.
+"""GPUs as NVML shows them: inventory and health, MIG instances at explicit placements, compute mode, processes.
 
 Proved against a stand-in for ``libnvidia-ml.so.1`` that keeps to the real structures and error codes, not on a GPU.
 """
 
-import json
 import logging
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from ctypes import byref
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,106 +16,215 @@ import pynvml as nv
 
 from gpulet.model.device import Placement
 from gpulet.nvidia import nvml_mig as mig
+from gpulet.nvidia import nvml_mode, nvml_read
+from gpulet.nvidia.driver_files import DriverFiles
 from gpulet.nvidia.mps import SourceName
-from gpulet.nvidia.source import DeviceError, Health, MigInstance, PhysicalGpu
+from gpulet.nvidia.nvml_health import XidEvents, XidLog, recovery_action
+from gpulet.nvidia.nvml_processes import busy, processes
+from gpulet.nvidia.source import DeviceError, GpuProcess, MigInstance, ModeChanges, PhysicalGpu
 
 log = logging.getLogger("gpulet.nvml")
 
-_MIB = 1 << 20
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MIN_COMPUTE_CAPABILITY = (7, 0)
-"""Limits of MPS do not exist before Volta."""
-_CLIENTS = 48
-_ARCHITECTURES = {5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell"}
+_REOPEN_S = 60.0
 _EXCLUSIVE, _DEFAULT = nv.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, nv.NVML_COMPUTEMODE_DEFAULT
-_LOST = {nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_UNKNOWN}
+_LOST = {nv.NVML_ERROR_GPU_IS_LOST, nv.NVML_ERROR_UNKNOWN, nv.NVML_ERROR_RESET_REQUIRED}
 
 
 class NvmlSource:
-    """The GPUs of this machine."""
+    """The GPUs of this machine. May be called from several threads."""
 
     name: SourceName = "nvml"
 
-    def __init__(self, toolkit: str = "nvidia-ctk") -> None:
-        """Raises DeviceError where there is no driver."""
-        self._toolkit = toolkit
-        self._known: dict[int, PhysicalGpu] = {}
+    def __init__(
+        self,
+        *,
+        mode_changes: ModeChanges = "WithoutReset",
+        ignored_xids: Collection[int] = (),
+        files: DriverFiles | None = None,
+        boot_id: Path = _BOOT_ID,
+        reopen_s: float = _REOPEN_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises DeviceError where there is no driver.
+
+        A GPU that was lost is seen again only by a session of NVML that begins after its return: while one does not
+        answer the session is renewed, at most every ``reopen_s``.
+        """
+        self._allowed = mode_changes
+        self._files = files or DriverFiles()
+        self._boot_id = boot_id
+        self._reopen_s = reopen_s
+        self._clock = clock
+        self._known: dict[str, PhysicalGpu] = {}
+        self._unfit: set[str] = set()
+        self._xids = XidLog(ignored_xids, clock)
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._lost: set[str] = set()
+        self._silent = False
+        self._open()
+
+    def _open(self) -> None:
         with _saying("NVML cannot be opened: is the NVIDIA driver's library in the agent's reach"):
             nv.nvmlInit()
+        self._opened_at = self._clock()
+        with _saying("NVML cannot watch for errors of GPUs"):
+            self._events = XidEvents()
+
+    @contextmanager
+    def _using(self, what: str) -> Iterator[None]:
+        """A call into NVML: no session ends under it; its errors are ours, with what was attempted."""
+        with self._lock:
+            self._calls += 1
+        try:
+            with _saying(what):
+                yield
+        finally:
+            with self._lock:
+                self._calls -= 1
 
     def boot_id(self) -> str:
-        return _BOOT_ID.read_text().strip()
+        return self._boot_id.read_text().strip()
 
     def gpus(self) -> tuple[PhysicalGpu, ...]:
-        with _saying("GPUs cannot be counted"):
-            count = nv.nvmlDeviceGetCount()
-        found = (self._gpu(index) for index in range(count))
-        return tuple(gpu for gpu in found if gpu is not None)
+        self._reopen_where_lost()
+        with self._using("GPUs cannot be read"):
+            self._hear()
+            driver = nvml_read.driver()
+            found: dict[str, PhysicalGpu] = {}
+            silent: list[nv.NVMLError] = []
+            for index in range(nv.nvmlDeviceGetCount()):
+                try:
+                    self._look_at(index, driver, found)
+                except nv.NVMLError as error:
+                    log.error("GPU %d does not answer: %s", index, error)
+                    silent.append(error)
+        return self._with_the_missing(found, silent)
 
-    def _gpu(self, index: int) -> PhysicalGpu | None:
-        """One GPU; as it was last seen but lost where it does not answer; None for one that cannot be shared."""
+    def _hear(self) -> None:
         try:
-            gpu = _read(index)
+            heard = self._events.drain()
         except nv.NVMLError as error:
-            known = self._known.get(index)
-            log.error("GPU %d does not answer: %s", index, error)
-            return replace(known, health="lost") if known is not None and error.value in _LOST else None
-        if gpu is not None:
-            self._known[index] = gpu
-        return gpu
+            log.warning("errors of GPUs cannot be heard: %s", error)
+            return
+        for uuid, xid in heard:
+            fault = self._xids.record(uuid, xid)
+            if fault:
+                log.error("GPU %s: Xid %d", uuid, xid)
+            else:
+                log.info("GPU %s: Xid %d is its program's fault, not the GPU's", uuid, xid)
+
+    def _look_at(self, index: int, driver: nvml_read.Driver, found: dict[str, PhysicalGpu]) -> None:
+        handle = nv.nvmlDeviceGetHandleByIndex(index)
+        uuid = str(nv.nvmlDeviceGetUUID(handle))
+        try:
+            reason = nvml_read.unfit(handle, driver)
+            if reason is not None:
+                if uuid not in self._unfit:
+                    log.warning("GPU %s is not offered: %s", uuid, reason)
+                self._unfit.add(uuid)
+                return
+            self._events.watch(handle, uuid)
+            if uuid in self._lost:
+                self._lost.remove(uuid)
+                self._xids.forget(uuid)
+            xids = self._xids.open(uuid, recovery_action(handle))
+            found[uuid] = nvml_read.read(handle, uuid, allowed=self._allowed, of=driver, xids=xids)
+        except nv.NVMLError as error:
+            known = self._known.get(uuid)
+            if known is None or error.value in _LOST:
+                raise
+            # It is there and says no to one question: what was known of it still holds.
+            found[uuid] = replace(known, health="degraded", health_reason=f"it cannot be read: {error}")
+
+    def _with_the_missing(self, found: dict[str, PhysicalGpu], silent: list[nv.NVMLError]) -> tuple[PhysicalGpu, ...]:
+        """A GPU that was seen and is not, or does not answer, is listed as lost; the others go on."""
+        reason = str(silent[0]) if silent else "it is no longer on the bus"
+        missing = {uuid: gpu for uuid, gpu in self._known.items() if uuid not in found}
+        self._lost |= missing.keys()
+        self._silent = bool(silent)
+        lost = {
+            uuid: replace(gpu, health="lost", health_reason=f"{reason}: reset the GPU or reboot the node")
+            for uuid, gpu in missing.items()
+        }
+        self._known |= found
+        return tuple(sorted((found | lost).values(), key=lambda gpu: gpu.index))
+
+    def _reopen_where_lost(self) -> None:
+        with self._lock:
+            early = self._clock() - self._opened_at < self._reopen_s
+            if not (self._lost or self._silent) or self._calls or early:
+                return
+            with suppress(nv.NVMLError):
+                self._events.close()
+            with suppress(nv.NVMLError):
+                nv.nvmlShutdown()
+            self._open()
 
     def instances(self, uuid: str) -> tuple[MigInstance, ...]:
-        with _saying(f"GPU {uuid}: MIG instances cannot be listed"):
+        with self._using(f"GPU {uuid}: MIG instances cannot be listed"):
             handle = nv.nvmlDeviceGetHandleByUUID(uuid)
-            if not mig.mig_mode(handle)[0]:
+            if not _cut(handle):
                 return ()
             return tuple(
-                MigInstance(mig.mig_uuid(compute), profile.name, info.placement.start, info.placement.size)
-                for profile, instance, info in mig.gpu_instances(handle)
-                for compute in mig.compute_instances(instance)[:1]
+                MigInstance(mig.whole_uuid(instance), profile.name, info.placement.start, info.placement.size)
+                for profile, instance, info in mig.gpu_instances(handle, mig.profiles(handle))
             )
 
     def create_instance(self, uuid: str, placement: Placement) -> MigInstance:
         where = f"GPU {uuid}: {placement.profile} at slice {placement.start}"
-        with _saying(f"{where}: cannot be made"):
+        with self._using(f"{where}: cannot be made"):
             handle = nv.nvmlDeviceGetHandleByUUID(uuid)
-            mig.ensure_mode(handle, uuid, on=True)
-            instance = mig.find(handle, placement.profile, placement.start)
+            nvml_mode.ensure(handle, uuid, self._allowed, on=True)
+            profiles = mig.profiles(handle)
+            instance = mig.find(handle, profiles, placement.profile, placement.start)
             made = None
             if instance is None:
-                profile = next((p for p in mig.profiles(handle) if p.name == placement.profile), None)
+                profile = next((p for p in profiles if p.name == placement.profile), None)
                 if profile is None:
-                    raise DeviceError(f"{where}: the GPU has no such profile")
-                at = nv.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
-                instance = made = nv.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile.id, byref(at))
+                    known = ", ".join(p.name for p in profiles)
+                    raise DeviceError(f"{where}: the GPU has no such profile; it has {known}")
+                instance = made = mig.create_gpu_instance(handle, profile, placement.start, placement.size)
             try:
-                compute = next(iter(mig.compute_instances(instance)), None) or mig.create_compute_instance(instance)
-                name = mig.mig_uuid(compute)
+                if not mig.compute_instances(instance):
+                    mig.create_compute_instance(instance)
+                name = mig.whole_uuid(instance)
             except nv.NVMLError:
                 if made is not None:
                     # A GPU instance without a compute instance would be nobody's (failure case C21).
                     nv.nvmlGpuInstanceDestroy(made)
                 raise
+        if not name:
+            raise DeviceError(f"{where}: it is divided into compute instances that Gpulet did not make; remove them")
         return MigInstance(name, placement.profile, placement.start, placement.size)
 
     def destroy_instance(self, uuid: str, profile: str, start: int) -> None:
-        with _saying(f"GPU {uuid}: {profile} at slice {start} cannot be removed"):
+        what = f"GPU {uuid}: {profile} at slice {start} cannot be removed"
+        with self._using(what):
             handle = nv.nvmlDeviceGetHandleByUUID(uuid)
-            instance = mig.find(handle, profile, start) if mig.mig_mode(handle)[0] else None
+            instance = mig.find(handle, mig.profiles(handle), profile, start) if _cut(handle) else None
             if instance is None:
                 return
-            for compute in mig.compute_instances(instance):
-                mig.patiently(lambda compute=compute: nv.nvmlComputeInstanceDestroy(compute))  # type: ignore[misc]
-            # The driver may call it in use for a moment after its compute instance is gone.
-            mig.patiently(lambda: nv.nvmlGpuInstanceDestroy(instance))
+            try:
+                for compute, _ in mig.compute_instances(instance):
+                    mig.patiently(lambda compute=compute: nv.nvmlComputeInstanceDestroy(compute))  # type: ignore[misc]
+                # The driver may call it in use for a moment after its compute instance is gone.
+                mig.patiently(lambda: nv.nvmlGpuInstanceDestroy(instance))
+            except nv.NVMLError as error:
+                if error.value != nv.NVML_ERROR_IN_USE:
+                    raise
+                raise DeviceError(f"{what}: {error}; {busy(handle)}") from error
 
     def set_exclusive(self, uuid: str, exclusive: bool) -> None:
-        with _saying(f"GPU {uuid}: compute mode cannot be set"):
+        with self._using(f"GPU {uuid}: compute mode cannot be set"):
             handle = nv.nvmlDeviceGetHandleByUUID(uuid)
-            if mig.mig_mode(handle)[0]:
+            if _cut(handle):
                 if not exclusive:
                     return
-                mig.ensure_mode(handle, uuid, on=False)
+                if any(mig.gpu_instances(handle, mig.profiles(handle))):
+                    raise DeviceError(f"GPU {uuid}: MIG mode cannot be switched off, instances are left on it")
+                nvml_mode.ensure(handle, uuid, self._allowed, on=False)
             wanted = _EXCLUSIVE if exclusive else _DEFAULT
             if nv.nvmlDeviceGetComputeMode(handle) != wanted:
                 nv.nvmlDeviceSetComputeMode(handle, wanted)
@@ -124,84 +232,29 @@ class NvmlSource:
                 raise DeviceError(f"GPU {uuid}: the driver did not take compute mode {wanted}")
 
     def exclusive(self, uuid: str) -> bool:
-        with _saying(f"GPU {uuid}: compute mode cannot be read"):
+        with self._using(f"GPU {uuid}: compute mode cannot be read"):
             handle = nv.nvmlDeviceGetHandleByUUID(uuid)
-            return not mig.mig_mode(handle)[0] and nv.nvmlDeviceGetComputeMode(handle) == _EXCLUSIVE
+            return not _cut(handle) and nv.nvmlDeviceGetComputeMode(handle) == _EXCLUSIVE
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        with self._using(f"GPU {uuid}: its processes cannot be listed"):
+            return processes(nv.nvmlDeviceGetHandleByUUID(uuid))
 
     def container_edits(self, uuid: str, mig_uuid: str | None) -> dict[str, Any]:
-        """What NVIDIA's toolkit would give a container for this device: asked anew, for MIG devices come and go.
-
-        Its hook for the host's /tmp/nvidia-mps is left out: our daemon's pipe is elsewhere.
-        """
-        command = [self._toolkit, "cdi", "generate", "--format=json", "--device-name-strategy=uuid"]
-        command += ["--feature-flag=disable-ipc-discoverer"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise DeviceError(
-                f"{' '.join(command)}: {error}; install the NVIDIA Container Toolkit on the node"
-            ) from error
-        if done.returncode:
-            raise DeviceError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
-        spec = json.loads(done.stdout)
-        name = mig_uuid or uuid
-        device = next((d for d in spec["devices"] if d["name"] == name), None)
-        if device is None:
-            raise DeviceError(f"the NVIDIA Container Toolkit does not know device {name}")
-        common = spec.get("containerEdits", {})
-        own = device["containerEdits"]
-        return {key: [*common.get(key, []), *own.get(key, [])] for key in {**common, **own}}
+        """Device nodes of exactly this GPU or instance, and the driver's files."""
+        with self._using(f"GPU {uuid}: its devices cannot be told"):
+            minor = int(nv.nvmlDeviceGetMinorNumber(nv.nvmlDeviceGetHandleByUUID(uuid)))
+            driver = str(nv.nvmlSystemGetDriverVersion())
+            instance = None
+            if mig_uuid is not None:
+                device = nv.nvmlDeviceGetHandleByUUID(mig_uuid)
+                instance = nv.nvmlDeviceGetGpuInstanceId(device), nv.nvmlDeviceGetComputeInstanceId(device)
+        return self._files.edits(driver, minor, instance)
 
 
-def _read(index: int) -> PhysicalGpu | None:
-    handle = nv.nvmlDeviceGetHandleByIndex(index)
-    uuid = nv.nvmlDeviceGetUUID(handle)
-    if tuple(nv.nvmlDeviceGetCudaComputeCapability(handle)) < _MIN_COMPUTE_CAPABILITY:
-        log.warning("GPU %s is older than Volta: MPS cannot limit clients on it; it is not offered", uuid)
-        return None
-    architecture = nv.nvmlDeviceGetArchitecture(handle)
-    current, pending, capable = mig.mig_mode(handle)
-    both = architecture >= mig.HOPPER
-    profiles = mig.profiles(handle) if capable and (current or both) else []
-    compute_slices = max((p.slices for p in profiles), default=1)
-    return PhysicalGpu(
-        index=index,
-        uuid=uuid,
-        product=nv.nvmlDeviceGetName(handle).replace(" ", "-"),
-        architecture=_ARCHITECTURES.get(architecture, f"architecture-{architecture}"),
-        memory_mib=_memory_mib(handle),
-        clients=_CLIENTS,
-        compute_slices=compute_slices,
-        memory_slices=max((start + size for p in profiles for start, size in p.starts), default=1),
-        whole=both or not current,
-        placements=_placements(profiles, compute_slices),
-        millicores=0,
-        # A mode that waits for a reset is the admin's to finish (failure case C6).
-        health=_health(current, pending),
-    )
-
-
-def _health(current: bool, pending: bool) -> Health:
-    return "healthy" if current == pending else "degraded"
-
-
-def _placements(profiles: list[mig.Profile], compute_slices: int) -> tuple[Placement, ...]:
-    return tuple(
-        Placement(p.name, start, size, p.slices, p.memory_mib, max(1, _CLIENTS * p.slices // compute_slices))
-        for p in profiles
-        for start, size in p.starts
-    )
-
-
-def _memory_mib(handle: Any) -> int:
-    """Usable memory: what the driver keeps for itself is not (failure case D19)."""
-    try:
-        memory = nv.nvmlDeviceGetMemoryInfo(handle, version=nv.nvmlMemory_v2)
-        return int((memory.total - memory.reserved) // _MIB)
-    except nv.NVMLError as error:
-        if error.value not in (nv.NVML_ERROR_FUNCTION_NOT_FOUND, nv.NVML_ERROR_NOT_SUPPORTED):
-            raise
-        return int(nv.nvmlDeviceGetMemoryInfo(handle).total // _MIB)
+def _cut(handle: Any) -> bool:
+    mode = nvml_mode.mode(handle)
+    return mode is not None and mode.current
 
 
 @contextmanager

@@ -13,15 +13,12 @@ from typing import Any, TypeVar
 
 import pynvml as nv
 
-from gpulet.nvidia.source import DeviceError
-
-HOPPER = 9
-"""NVML's architecture number from which on MIG mode changes without a reset."""
 _LAST_PROFILE = 0x20
 _TRIES, _PAUSE_S = 6, 0.5
 _NAMING_PARTS = 8
 _GIB = 1 << 30
 _MIB = 1 << 20
+_ABSENT = (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_INVALID_ARGUMENT, nv.NVML_ERROR_FUNCTION_NOT_FOUND)
 T = TypeVar("T")
 
 
@@ -36,48 +33,27 @@ class Profile:
     starts: tuple[tuple[int, int], ...]
     """(start, size) of each possible placement."""
 
-
-def mig_mode(handle: Any) -> tuple[bool, bool, bool]:
-    """(current, pending, capable)."""
-    try:
-        current, pending = nv.nvmlDeviceGetMigMode(handle)
-    except nv.NVMLError as error:
-        if error.value != nv.NVML_ERROR_NOT_SUPPORTED:
-            raise
-        return False, False, False
-    return bool(current), bool(pending), True
-
-
-def ensure_mode(handle: Any, uuid: str, *, on: bool) -> None:
-    """Switches the mode where that needs no reset. The call may succeed and do nothing: its status is looked at."""
-    if mig_mode(handle)[0] == on:
-        return
-    word = "on" if on else "off"
-    if nv.nvmlDeviceGetArchitecture(handle) < HOPPER:
-        raise DeviceError(f"GPU {uuid}: MIG mode must be {word}, which needs a GPU reset; drain the node and set it")
-    if not on and any(gpu_instances(handle)):
-        raise DeviceError(f"GPU {uuid}: MIG mode cannot be switched off, instances are left on it")
-    status = nv.nvmlDeviceSetMigMode(handle, int(on))
-    if status != nv.NVML_SUCCESS or mig_mode(handle)[0] != on:
-        raise DeviceError(f"GPU {uuid}: MIG mode cannot be switched {word} now: {nv.nvmlErrorString(status)}")
+    @property
+    def plain(self) -> bool:
+        """Variants (+me, -me, +gfx) differ in engines that no share asks for: they are known, not offered."""
+        return "+" not in self.name and "-" not in self.name
 
 
 def profiles(handle: Any) -> list[Profile]:
-    """Plain profiles; variants (+me, -me, +gfx) differ in engines that no share asks for."""
+    """All profiles of a GPU by name; empty where the driver does not tell (some do not while MIG mode is off)."""
     total = int(nv.nvmlDeviceGetMemoryInfo(handle).total)
     found: dict[str, Profile] = {}
     for number in range(_LAST_PROFILE):
-        info = _optional(lambda number=number: nv.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=1))  # type: ignore[misc]
+        info = optional(lambda number=number: nv.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=1))  # type: ignore[misc]
         if info is None:
             continue
-        named = _optional(lambda number=number: nv.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=2))  # type: ignore[misc]
+        named = optional(lambda number=number: nv.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=2))  # type: ignore[misc]
         name = str(named.name).removeprefix("MIG ") if named is not None else ""
-        # With MIG off the driver may know profiles but not their names.
+        # With MIG off the driver may know profiles but not their names; variants then look like their plain profile.
         name = name or _name(info.sliceCount, int(info.memorySizeMB), total)
-        if "+" in name or "-me" in name or name in found:
-            continue
-        starts = tuple(sorted((p.start, p.size) for p in _possible_placements(handle, info.id)))
-        found[name] = Profile(info.id, name, info.sliceCount, int(info.memorySizeMB), starts)
+        if name not in found:
+            starts = tuple(sorted((p.start, p.size) for p in _possible_placements(handle, info.id)))
+            found[name] = Profile(info.id, name, info.sliceCount, int(info.memorySizeMB), starts)
     return list(found.values())
 
 
@@ -95,9 +71,9 @@ def _possible_placements(handle: Any, profile: int) -> list[Any]:
     return list(array[: count.value])
 
 
-def gpu_instances(handle: Any) -> Iterator[tuple[Profile, Any, Any]]:
-    """(profile, instance, info) of each GPU instance of a profile that we offer."""
-    for profile in profiles(handle):
+def gpu_instances(handle: Any, known: list[Profile]) -> Iterator[tuple[Profile, Any, Any]]:
+    """(profile, instance, info) of each GPU instance."""
+    for profile in known:
         count = c_uint()
         array = (nv.c_nvmlGpuInstance_t * max(1, len(profile.starts)))()
         nv.nvmlDeviceGetGpuInstances(handle, profile.id, array, byref(count))
@@ -105,31 +81,39 @@ def gpu_instances(handle: Any) -> Iterator[tuple[Profile, Any, Any]]:
             yield profile, instance, nv.nvmlGpuInstanceGetInfo(instance)
 
 
-def find(handle: Any, profile: str, start: int) -> Any | None:
-    for candidate, instance, info in gpu_instances(handle):
+def find(handle: Any, known: list[Profile], profile: str, start: int) -> Any | None:
+    for candidate, instance, info in gpu_instances(handle, known):
         if candidate.name == profile and info.placement.start == start:
             return instance
     return None
 
 
-def _compute_profiles(instance: Any) -> Iterator[Any]:
-    for number in range(nv.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-        info = _optional(
-            lambda number=number: nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(  # type: ignore[misc]
-                instance, number, nv.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, version=2
-            )
+def create_gpu_instance(handle: Any, profile: Profile, start: int, size: int) -> Any:
+    at = nv.c_nvmlGpuInstancePlacement_t(start, size)
+    return nv.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile.id, byref(at))
+
+
+def _compute_profiles(instance: Any) -> list[Any]:
+    engines = nv.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    asked = (
+        optional(
+            lambda number=number: nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, engines, version=2)  # type: ignore[misc]
         )
-        if info is not None:
-            yield info
+        for number in range(nv.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+    )
+    return [info for info in asked if info is not None]
 
 
-def compute_instances(instance: Any) -> list[Any]:
+def compute_instances(instance: Any) -> list[tuple[Any, bool]]:
+    """Each compute instance of a GPU instance, and whether it takes the whole of it."""
     found = []
-    for info in _compute_profiles(instance):
+    infos = _compute_profiles(instance)
+    whole = max((info.sliceCount for info in infos), default=0)
+    for info in infos:
         count = c_uint()
         array = (nv.c_nvmlComputeInstance_t * max(1, info.instanceCount))()
         nv.nvmlGpuInstanceGetComputeInstances(instance, info.id, array, byref(count))
-        found += array[: count.value]
+        found += [(compute, info.sliceCount == whole) for compute in array[: count.value]]
     return found
 
 
@@ -143,18 +127,24 @@ def mig_uuid(compute: Any) -> str:
     return str(nv.nvmlDeviceGetUUID(nv.nvmlComputeInstanceGetInfo(compute).device))
 
 
-def _optional(call: Callable[[], T]) -> T | None:
+def whole_uuid(instance: Any) -> str:
+    """The UUID of a GPU instance that is one whole compute instance; else empty."""
+    computes = compute_instances(instance)
+    return mig_uuid(computes[0][0]) if len(computes) == 1 and computes[0][1] else ""
+
+
+def optional(call: Callable[[], T]) -> T | None:
     """None where the device or the driver does not have it."""
-    absent = (nv.NVML_ERROR_NOT_SUPPORTED, nv.NVML_ERROR_INVALID_ARGUMENT, nv.NVML_ERROR_FUNCTION_NOT_FOUND)
     try:
         return call()
     except nv.NVMLError as error:
-        if error.value not in absent:
+        if error.value not in _ABSENT:
             raise
         return None
 
 
 def patiently(call: Callable[[], object]) -> None:
+    """Until the driver no longer calls it in use, which it may for a moment; gone already is success."""
     for left in reversed(range(_TRIES)):
         try:
             call()

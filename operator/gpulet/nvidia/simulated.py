@@ -2,7 +2,7 @@
 
 State lies in one file, so that it outlives the agent as a GPU's state does; it is lost at a boot, as on a GPU. Faults
 are read from a second file at every call, so that a test or a demonstration can cause them at any time:
-``{"health": {"<uuid>": "degraded"}, "errors": {"create_compute_instance": "IN_USE"}}``.
+``{"health": {"<uuid>": "degraded"}, "errors": {"create_compute_instance": "IN_USE"}, "processes": {"<uuid>": [17]}}``.
 """
 
 import fcntl
@@ -15,8 +15,17 @@ from typing import Any
 
 from gpulet.model.device import Placement
 from gpulet.nvidia.mps import SourceName
-from gpulet.nvidia.source import DeviceError, Health, MigInstance, PhysicalGpu
-from gpulet.nvidia.tables import PRODUCTS
+from gpulet.nvidia.source import (
+    DeviceError,
+    GpuProcess,
+    Health,
+    MigInstance,
+    MigMode,
+    ModeChanges,
+    PhysicalGpu,
+    may_change,
+)
+from gpulet.nvidia.tables import PRODUCTS, Product
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Namespace of the deterministic GPU UUIDs (an arbitrary constant).
@@ -29,11 +38,21 @@ def gpu_uuid(node: str, index: int) -> str:
 
 
 class SimulatedSource:
-    """Declared products, on one node. ``mig`` of a GPU whose mode needs a reset says which mode it is in."""
+    """Declared products, on one node.
+
+    ``mig`` of a GPU whose MIG mode needs a reset says which mode it is in at first; of others, whether it may be cut.
+    """
 
     name: SourceName = "simulated"
 
-    def __init__(self, node: str, gpus: list[tuple[str, bool, int]], state: Path, faults: Path) -> None:
+    def __init__(
+        self,
+        node: str,
+        gpus: list[tuple[str, bool, int]],
+        state: Path,
+        faults: Path,
+        mode_changes: ModeChanges = "WithoutReset",
+    ) -> None:
         """``gpus``: (product, MIG mode on, millicores) by index. Raises ValueError for a product without a table."""
         for product, _, _ in gpus:
             if product not in PRODUCTS:
@@ -41,22 +60,34 @@ class SimulatedSource:
         self._declared = {gpu_uuid(node, i): (i, *gpu) for i, gpu in enumerate(gpus)}
         self._state_file = state
         self._faults_file = faults
+        self._allowed = mode_changes
 
     def boot_id(self) -> str:
         return str(self._load()["bootId"])
 
     def reboot(self) -> None:
-        """What a boot of the node does to GPUs: instances and compute modes are gone, the boot id is new."""
+        """What a boot of the node does to GPUs: instances and compute modes are gone, the boot id is new.
+
+        MIG mode stays where it needs a reset.
+        """
         with self._alone():
-            self._save(_fresh(self._load()["reboots"] + 1))
+            state = self._load()
+            new = _fresh(state["reboots"] + 1)
+            for uuid, gpu in state["gpus"].items():
+                if self._product(uuid).mig_needs_reset:
+                    new["gpus"][uuid] = _unused(gpu["mig"])
+            self._save(new)
 
     def gpus(self) -> tuple[PhysicalGpu, ...]:
         health: dict[str, Health] = self._faults().get("health", {})
-        return tuple(self._gpu(uuid, health.get(uuid, "healthy")) for uuid in self._declared)
+        state = self._load()
+        return tuple(self._gpu(uuid, state, health.get(uuid, "healthy")) for uuid in self._declared)
 
-    def _gpu(self, uuid: str, health: Health) -> PhysicalGpu:
-        index, name, mig, millicores = self._declared[uuid]
+    def _gpu(self, uuid: str, state: dict[str, Any], health: Health) -> PhysicalGpu:
+        index, name, _, millicores = self._declared[uuid]
         product = PRODUCTS[name]
+        mode = self._mode(state, uuid)
+        both = mode is not None and may_change(self._allowed, needs_reset=product.mig_needs_reset)
         return PhysicalGpu(
             index=index,
             uuid=uuid,
@@ -66,11 +97,47 @@ class SimulatedSource:
             clients=product.clients,
             compute_slices=product.compute_slices,
             memory_slices=product.memory_slices,
-            whole=not (product.mig_needs_reset and mig),
-            placements=product.placements if mig else (),
+            whole=both or mode is None or not mode.current,
+            placements=product.placements if mode is not None and (both or mode.current) else (),
             millicores=millicores,
             health=health,
+            health_reason="" if health == "healthy" else "simulated fault",
+            mig_mode=mode,
         )
+
+    def _product(self, uuid: str) -> Product:
+        return PRODUCTS[self._declared[uuid][1]]
+
+    def _mode(self, state: dict[str, Any], uuid: str) -> MigMode | None:
+        if not self._product(uuid).mig_needs_reset and not self._declared[uuid][2]:
+            return None
+        on = self._entry(state, uuid)["mig"]
+        return MigMode(on, on)
+
+    def _entry(self, state: dict[str, Any], uuid: str) -> dict[str, Any]:
+        first = self._declared[uuid][2] and self._product(uuid).mig_needs_reset
+        # An older agent's state has no mode.
+        entry: dict[str, Any] = _unused(first) | state["gpus"].get(uuid, {})
+        state["gpus"][uuid] = entry
+        return entry
+
+    def _switch(self, gpu: dict[str, Any], uuid: str, *, on: bool) -> None:
+        """MIG mode, in the state that the caller saves."""
+        if gpu["mig"] == on:
+            return
+        word, needs_reset = "on" if on else "off", self._product(uuid).mig_needs_reset
+        if not needs_reset and not self._declared[uuid][2]:
+            raise DeviceError(f"GPU {uuid}: it has no MIG mode")
+        if not may_change(self._allowed, needs_reset=needs_reset):
+            raise DeviceError(
+                f"GPU {uuid}: MIG mode must be {word}, and migModeChanges is {self._allowed}; drain the node and "
+                "set it, or allow the change"
+            )
+        self._fail_on_demand("set_mig_mode", uuid)
+        pids = ",".join(str(process.pid) for process in self.processes(uuid))
+        if pids:
+            raise DeviceError(f"GPU {uuid}: MIG mode cannot be switched {word} now: In use; GPUBusy pids={pids}")
+        gpu["mig"], gpu["exclusive"] = on, False
 
     def instances(self, uuid: str) -> tuple[MigInstance, ...]:
         return tuple(MigInstance(**instance) for instance in self._of(self._load(), uuid)["instances"])
@@ -81,7 +148,9 @@ class SimulatedSource:
 
     def _create(self, uuid: str, placement: Placement) -> MigInstance:
         state = self._load()
-        instances = self._of(state, uuid)["instances"]
+        gpu = self._of(state, uuid)
+        self._switch(gpu, uuid, on=True)
+        instances = gpu["instances"]
         for existing in instances:
             if (existing["profile"], existing["start"]) == (placement.profile, placement.start):
                 return MigInstance(**existing)
@@ -112,12 +181,23 @@ class SimulatedSource:
         with self._alone():
             state = self._load()
             gpu = self._of(state, uuid)
+            if exclusive and gpu["instances"]:
+                raise DeviceError(f"GPU {uuid}: MIG mode cannot be switched off, instances are left on it")
+            if exclusive:
+                self._switch(gpu, uuid, on=False)
+            elif gpu["mig"]:
+                return
             if gpu["exclusive"] != exclusive:
                 gpu["exclusive"] = exclusive
                 self._save(state)
 
     def exclusive(self, uuid: str) -> bool:
         return bool(self._of(self._load(), uuid)["exclusive"])
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        self._of(self._load(), uuid)
+        pids = self._faults().get("processes", {}).get(uuid, ())
+        return tuple(GpuProcess(pid, "compute", None) for pid in sorted(pids))
 
     def container_edits(self, uuid: str, mig_uuid: str | None) -> dict[str, Any]:
         return {}
@@ -127,8 +207,7 @@ class SimulatedSource:
             raise DeviceError(f"GPU {uuid} is not on this node")
         if self._faults().get("health", {}).get(uuid) == "lost":
             raise DeviceError(f"GPU {uuid}: GPU_IS_LOST")
-        gpu: dict[str, Any] = state["gpus"].setdefault(uuid, {"exclusive": False, "instances": []})
-        return gpu
+        return self._entry(state, uuid)
 
     def _faults(self) -> dict[str, Any]:
         try:
@@ -176,3 +255,8 @@ def _boot(reboots: int) -> str:
 
 def _fresh(reboots: int) -> dict[str, Any]:
     return {"bootId": _boot(reboots), "reboots": reboots, "gpus": {}}
+
+
+def _unused(mig: bool) -> dict[str, Any]:
+    """A GPU's part of the state."""
+    return {"mig": mig, "exclusive": False, "instances": []}

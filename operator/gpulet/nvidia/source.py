@@ -7,10 +7,25 @@ from gpulet.model.device import Placement
 from gpulet.nvidia.mps import SourceName
 
 Health = Literal["healthy", "degraded", "lost"]
+ModeChanges = Literal["Never", "WithoutReset", "WithReset"]
+"""Which changes of MIG mode the agent may make: WithoutReset on Hopper and later, WithReset on Ampere too."""
 
 
 class DeviceError(RuntimeError):
-    """A GPU did not do what it was asked; the message names the GPU, the step and the driver's reason."""
+    """A GPU did not do what it was asked; the message names the GPU, the step, the driver's reason and the remedy."""
+
+
+def may_change(allowed: ModeChanges, *, needs_reset: bool) -> bool:
+    """Whether the agent may change a GPU's MIG mode, so that the GPU offers what either mode allows."""
+    return allowed == "WithReset" or (allowed == "WithoutReset" and not needs_reset)
+
+
+@dataclass(frozen=True)
+class MigMode:
+    """A GPU's MIG mode; a pending one waits for a reset or a boot."""
+
+    current: bool
+    pending: bool
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,12 @@ class PhysicalGpu:
     """CPU that stands for its whole compute when simulated; 0 on a real one."""
     health: Health = "healthy"
     """degraded: nothing new should go there; lost: nothing there works any more."""
+    health_reason: str = ""
+    """Why it is not healthy, and what helps."""
+    mig_mode: MigMode | None = None
+    """None: it cannot be cut."""
+    driver: str = ""
+    """Version of the driver; empty when simulated."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +63,21 @@ class MigInstance:
     """A MIG instance that exists: a GPU instance with its compute instance."""
 
     uuid: str
-    """New at every creation."""
+    """New at every creation; empty while it is not one whole compute instance: half made, or divided by somebody."""
     profile: str
     start: int
     size: int
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that has a GPU open."""
+
+    pid: int
+    """In the host's PID namespace."""
+    kind: Literal["compute", "graphics", "mps"]
+    memory_mib: int | None
+    """None where the driver does not tell."""
 
 
 class DeviceSource(Protocol):
@@ -63,7 +95,7 @@ class DeviceSource(Protocol):
         ...
 
     def instances(self, uuid: str) -> tuple[MigInstance, ...]:
-        """The MIG instances that exist on a GPU."""
+        """All MIG instances that exist on a GPU, whoever made them."""
         ...
 
     def create_instance(self, uuid: str, placement: Placement) -> MigInstance:
@@ -78,10 +110,17 @@ class DeviceSource(Protocol):
         ...
 
     def set_exclusive(self, uuid: str, exclusive: bool) -> None:
-        """Compute mode EXCLUSIVE_PROCESS (only MPS may open the GPU) or DEFAULT; nothing in MIG mode."""
+        """Compute mode EXCLUSIVE_PROCESS (only MPS may open the GPU) or DEFAULT.
+
+        Exclusive switches MIG mode off where that is allowed and no instance is left; DEFAULT in MIG mode does nothing.
+        """
         ...
 
     def exclusive(self, uuid: str) -> bool: ...
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        """Whoever has the GPU or an instance of it open, by PID; raises DeviceError."""
+        ...
 
     def container_edits(self, uuid: str, mig_uuid: str | None) -> dict[str, Any]:
         """CDI containerEdits that make the device itself visible: device nodes, driver files. Empty when simulated."""
