@@ -12,7 +12,9 @@ from e2e.demo import install, load, summary
 from e2e.demo.install import NAMESPACE
 from e2e.kubectl import Kubectl
 from gpulet.cli.live import view
-from gpulet.cli.plan import as_json, ask
+from gpulet.cli.manifests import Manifests
+from gpulet.cli.plan import ask
+from gpulet.cli.plan_shown import as_json
 from gpulet.cli.top import Screen, condition, follow
 from gpulet.controller.world import World
 
@@ -105,7 +107,7 @@ def facts(kubectl: Kubectl, world: World | None = None) -> dict[str, Any]:
     seen = asyncio.run(view(kubectl.kubeconfig))
     world = world or seen.world
     names = sorted(name for namespace, name in world.models if namespace == NAMESPACE)
-    return summary.facts(world, as_json(ask([], [], seen)), load.reports(kubectl, _PREFIX, names))
+    return summary.facts(world, as_json(ask(Manifests(), [], seen)), load.reports(kubectl, _PREFIX, names))
 
 
 def _farewell(kubectl: Kubectl, name: str, console: Console, seconds: float) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gpulet.cli import explain, map, top
 from gpulet.cli.main import app
-from gpulet.cli.plan import manifests, offline
+from gpulet.cli.manifests import manifests
 from gpulet.controller.read import read_world
 from gpulet.controller.world import World
 
@@ -206,4 +206,4 @@ def test_the_table_shows_planned_and_observed_latency(world: World) -> None:
 
 def test_offline_manifests_of_other_kinds_are_passed_over(tmp_path: Path) -> None:
     write(tmp_path, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "vision"}}, profile())
-    assert list(offline(manifests([tmp_path])).profiles) == [("vision", "p")]
+    assert list(manifests([tmp_path]).world().profiles) == [("vision", "p")]

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from gpulet.cli.plan import Answer
 
 T = TypeVar("T")
 
@@ -21,6 +24,16 @@ class Output(StrEnum):
 
     table = "table"
     json = "json"
+
+
+class PlanOutput(StrEnum):
+    """How a plan is written: the pictures have each GPU as a bar of its shares."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+    html = "html"
+    svg = "svg"
 
 
 Kubeconfig = Annotated[
@@ -40,19 +53,21 @@ def plan(
     fleet: Annotated[list[str] | None, typer.Option(metavar="PRODUCT=COUNT", help="GPUs to plan for.")] = None,
     from_cluster: Annotated[bool, typer.Option(help="Start from what the cluster holds; PATH adds to it.")] = False,
     policy: Annotated[Path | None, typer.Option(help="Policy file; absent: the cluster's, or the defaults.")] = None,
-    output: Format = Output.table,
+    output: Annotated[PlanOutput, typer.Option("--output", "-o", help="json and yaml are for scripts.")] = (
+        PlanOutput.table
+    ),
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Say which shares the models need, on how few GPUs, and how few it can be at best. Changes nothing.
 
-    Exit code 0: all fit; 2: some do not.
+    PATH: InferenceModels and ModelProfiles; ResourceSlices and Gpulets, where given, are the GPUs and what is on them.
+    Exit code 0: all fit; 2: some do not; 1: bad input.
     """
-    from rich.console import Console
-
     from gpulet.api.policy import PolicyError, load_policy
     from gpulet.cli.fleet import FleetError
     from gpulet.cli.live import view
-    from gpulet.cli.plan import InputError, as_json, ask, manifests, show
+    from gpulet.cli.manifests import InputError, manifests
+    from gpulet.cli.plan import ask
 
     live = _answer(view(kubeconfig)) if from_cluster else None
     try:
@@ -60,11 +75,25 @@ def plan(
         answer = ask(manifests(paths or []), fleet or [], live, chosen)
     except (InputError, FleetError, PolicyError) as error:
         _fail(error)
-    if output is Output.json:
-        _print_json(as_json(answer))
-    else:
-        show(answer, Console(width=None if sys.stdout.isatty() else 160))
+    _write_plan(answer, output)
     raise typer.Exit(0 if answer.all_fit else 2)
+
+
+def _write_plan(answer: "Answer", output: PlanOutput) -> None:
+    from rich.console import Console
+
+    from gpulet.cli import plan_drawn, plan_shown
+
+    if output is PlanOutput.json:
+        _print_json(plan_shown.as_json(answer))
+    elif output is PlanOutput.yaml:
+        print(plan_shown.as_yaml(answer), end="")
+    elif output is PlanOutput.svg:
+        print(plan_drawn.svg(answer))
+    elif output is PlanOutput.html:
+        print(plan_drawn.html(answer))
+    else:
+        Console(width=None if sys.stdout.isatty() else 160).print(plan_shown.as_tables(answer))
 
 
 def top(

@@ -1,38 +1,22 @@
 """`gpulet plan`: which shares of which GPUs models need, from manifests, from a cluster, or from both together."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-import yaml
-from rich.console import Console, Group
-from rich.table import Table
 
 from gpulet.api.inferencemodel import InferenceModel
 from gpulet.api.policy import Policy
-from gpulet.cli.fleet import fleet
+from gpulet.cli.fleet import fleet, roomy_nodes
 from gpulet.cli.live import View
+from gpulet.cli.manifests import InputError, Manifests
 from gpulet.controller.demand import rate_to_plan
 from gpulet.controller.observations import Observations
-from gpulet.controller.profiles import choices_of
+from gpulet.controller.profiles import Choice, choices_of
 from gpulet.controller.question import Question
-from gpulet.controller.read import read_world
-from gpulet.controller.world import Key, Raw, World, key_of
+from gpulet.controller.world import World
 from gpulet.model.demand import ModelId
 from gpulet.model.plan import Plan, Problem, Unplaced
 from gpulet.planner import plan as make_plan
-
-_READ = ("InferenceModel", "ModelProfile", "TuningJob")
-_KINDS = (
-    *("InferenceModel", "TuningJob", "ModelProfile", "Gpulet", "ResourceClaim", "ResourceSlice", "Node"),
-    *("Pod", "Service", "Job", "PersistentVolumeClaim", "PersistentVolume"),
-)
-
-
-class InputError(ValueError):
-    """A manifest or an argument cannot be used; the message names it and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -43,51 +27,52 @@ class Answer:
     plan: Plan
     unplaced: tuple[Unplaced, ...]
     solve_seconds: float
+    notes: tuple[str, ...] = ()
 
     @property
     def all_fit(self) -> bool:
         return not self.unplaced
 
+    @property
+    def rate_factor(self) -> float:
+        """By which all planned rates could be multiplied together and still be served by these shares; 0: some are not.
 
-def manifests(paths: Iterable[Path]) -> list[Raw]:
-    """InferenceModels, ModelProfiles and TuningJobs of YAML files, folders of them included; others are passed over.
-
-    Raises InputError.
-    """
-    found: list[Raw] = []
-    for path in paths:
-        files = sorted([*path.rglob("*.yaml"), *path.rglob("*.yml")]) if path.is_dir() else [path]
-        for file in files:
-            found += _documents(file)
-    return found
+        Planned rates have the policy's headroom in them.
+        """
+        asked = {d.model: d.requests_per_s for d in self.problem.demands}
+        out = {u.model for u in self.unplaced}
+        served = [p.sustainable_per_s / asked[p.model] for p in self.plan.placed if p.model not in out]
+        return 0.0 if out or not served else min(served)
 
 
-def _documents(file: Path) -> list[Raw]:
-    try:
-        documents = list(yaml.safe_load_all(file.read_text()))
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"{file}: cannot be read: {error}") from error
-    found: list[Raw] = []
-    for document in documents:
-        if not isinstance(document, dict) or document.get("kind") not in _READ:
-            continue
-        metadata = document.get("metadata")
-        if not isinstance(metadata, dict) or not metadata.get("name"):
-            raise InputError(f"{file}: {document['kind']} without metadata.name: name it")
-        metadata.setdefault("namespace", "default")
-        found.append(document)
-    return found
-
-
-def offline(raws: Iterable[Raw]) -> World:
-    """The world that these manifests alone describe. Raises InputError for one that cannot be read."""
-    objects: dict[str, dict[Key, Raw]] = {kind: {} for kind in _KINDS}
-    for raw in raws:
-        objects[raw["kind"]][key_of(raw)] = raw
-    world = read_world(objects)
-    for invalid in world.invalid:
-        raise InputError(f"{invalid.kind} {'/'.join(key_of(invalid.raw))}: {invalid.message}")
-    return world
+def ask(given: Manifests, fleets: Sequence[str], live: View | None, policy: Policy | None = None) -> Answer:
+    """The planner's answer, under ``policy``, else the cluster's, else the default. Raises InputError or FleetError."""
+    if live is None and not given.objects:
+        raise InputError("PATH: give manifests with InferenceModels, or --from-cluster")
+    if live is None and not fleets and not given.of("ResourceSlice"):
+        raise InputError(
+            "--fleet: give the GPUs to plan for, such as --fleet NVIDIA-A100-SXM4-80GB=8, or ResourceSlices among PATH"
+        )
+    policy = policy or (live.policy if live is not None else Policy())
+    added = given.world()
+    world = merged(live.world, added) if live is not None else added
+    if not world.models:
+        raise InputError("PATH: no InferenceModel of gpulet.dev found: nothing to plan")
+    choices = choices_of(world)
+    rates = {key: _rate(model, policy) for key, model in world.models.items()}
+    question = Question(world, policy, Observations(), choices, rates)
+    # A file does not say what a running pod was built from: every share in it counts as up to date.
+    asked = question.problem() if live is not None else question.problem(leaving=frozenset())
+    asked, notes = _with_devices(asked, fleets)
+    started = time.perf_counter()
+    made = make_plan(asked)
+    seconds = time.perf_counter() - started
+    without = [
+        Unplaced(ModelId(*key), "NotProfiled", _unprofiled(choice, world))
+        for key, choice in sorted(choices.items())
+        if choice.profile is None
+    ]
+    return Answer(asked, made, (*made.unplaced, *without), seconds, (*notes, *made.notes))
 
 
 def merged(live: World, added: World) -> World:
@@ -97,34 +82,22 @@ def merged(live: World, added: World) -> World:
         models={**live.models, **added.models},
         profiles={**live.profiles, **added.profiles},
         jobs={**live.jobs, **added.jobs},
+        gpulets={**live.gpulets, **added.gpulets},
+        slices={**live.slices, **added.slices},
+        nodes={**live.nodes, **added.nodes},
     )
 
 
-def ask(raws: list[Raw], fleets: list[str], live: View | None, policy: Policy | None = None) -> Answer:
-    """The planner's answer, under ``policy``, else the cluster's, else the default. Raises InputError or FleetError."""
-    if live is None and not raws:
-        raise InputError("PATH: give manifests with InferenceModels, or --from-cluster")
-    if live is None and not fleets:
-        raise InputError("--fleet: give the GPUs to plan for, such as --fleet NVIDIA-A100-SXM4-80GB=8")
-    policy = policy or (live.policy if live is not None else Policy())
-    world = merged(live.world, offline(raws)) if live is not None else offline(raws)
-    if not world.models:
-        raise InputError("no InferenceModel found: nothing to plan")
-    choices = choices_of(world)
-    rates = {key: _rate(model, policy) for key, model in world.models.items()}
-    asked = Question(world, policy, Observations(), choices, rates).problem()
+def _with_devices(asked: Problem, fleets: Sequence[str]) -> tuple[Problem, tuple[str, ...]]:
+    """The problem on the GPUs of the fleet, if one is given; nodes that nobody described have room for everything."""
     if fleets:
         gpus, nodes = fleet(fleets)
-        asked = replace(asked, gpus=gpus, nodes=nodes, usages=(), current=())
-    started = time.perf_counter()
-    made = make_plan(asked)
-    seconds = time.perf_counter() - started
-    without = [
-        Unplaced(ModelId(*key), "NotProfiled", choice.profiled.message)
-        for key, choice in sorted(choices.items())
-        if choice.profile is None
-    ]
-    return Answer(asked, made, (*made.unplaced, *without), seconds)
+        passed_over = len(asked.current) + len(asked.usages)
+        notes = (f"{passed_over} Gpulets are not on GPUs of --fleet: passed over",) if passed_over else ()
+        return replace(asked, gpus=gpus, nodes=nodes, usages=(), current=()), notes
+    known = {node.name for node in asked.nodes}
+    unknown = roomy_nodes(gpu.node for gpu in asked.gpus if gpu.node not in known)
+    return replace(asked, nodes=tuple(sorted((*asked.nodes, *unknown), key=lambda n: n.name))), ()
 
 
 def _rate(model: InferenceModel, policy: Policy) -> float:
@@ -132,88 +105,7 @@ def _rate(model: InferenceModel, policy: Policy) -> float:
     return rate_to_plan(model, observed_per_s=None, previous_per_s=planned, policy=policy)
 
 
-def as_json(answer: Answer) -> dict[str, Any]:
-    """The keys that scripts may rely on."""
-    plan = answer.plan
-    models: list[dict[str, Any]] = [
-        {
-            "namespace": p.model.namespace,
-            "name": p.model.name,
-            "fits": True,
-            "reason": p.reason,
-            "predictedLatencyMilliseconds": round(p.predicted_latency_ms, 3),
-            "sustainableRatePerSecond": round(p.sustainable_per_s, 3),
-        }
-        for p in plan.placed
-    ]
-    models += [
-        {
-            "namespace": u.model.namespace,
-            "name": u.model.name,
-            "fits": False,
-            "reason": f"{u.reason}: {u.message}",
-            "predictedLatencyMilliseconds": None,
-        }
-        for u in answer.unplaced
-    ]
-    return {
-        "gpus": plan.gpus,
-        "lowerBound": plan.lower_bound,
-        "boundKind": plan.bound_kind,
-        "boundCovers": list(plan.bound_covers),
-        "solveSeconds": round(answer.solve_seconds, 4),
-        "models": sorted(models, key=lambda m: (m["namespace"], m["name"])),
-        "gpulets": [
-            {
-                "node": slot.device.node,
-                "gpu": slot.device.gpu,
-                "mig": None
-                if slot.device.profile is None
-                else {"profile": slot.device.profile, "start": slot.device.start},
-                "computePercent": slot.compute_percent,
-                "memory": f"{slot.memory_mib}Mi",
-                "models": [
-                    {"name": slot.model.name, "namespace": slot.model.namespace, "batch": slot.batch}
-                    | {"instances": slot.instances}
-                ],
-            }
-            for slot in sorted(plan.slots, key=lambda s: (s.device.node, s.device.gpu, s.device.start or 0, s.model))
-        ],
-    }
-
-
-def as_tables(answer: Answer) -> Group:
-    """The same for people."""
-    plan = answer.plan
-    shares = Table(title="Shares", title_justify="left")
-    for column in ("node", "GPU", "MIG", "percent", "memory MiB", "model", "batch", "instances"):
-        shares.add_column(column)
-    for slot in sorted(plan.slots, key=lambda s: (s.device.node, s.device.gpu, s.device.start or 0, s.model)):
-        mig = "-" if slot.device.profile is None else f"{slot.device.profile}@{slot.device.start}"
-        shares.add_row(
-            slot.device.node,
-            slot.device.gpu,
-            mig,
-            str(slot.compute_percent),
-            str(slot.memory_mib),
-            str(slot.model),
-            str(slot.batch),
-            str(slot.instances),
-        )
-    models = Table(title="Models", title_justify="left")
-    for column in ("model", "fits", "predicted ms", "why"):
-        models.add_column(column)
-    for placed in plan.placed:
-        models.add_row(str(placed.model), "yes", f"{placed.predicted_latency_ms:.3g}", placed.reason)
-    for unplaced in answer.unplaced:
-        models.add_row(str(unplaced.model), "no", "-", f"{unplaced.reason}: {unplaced.message}")
-    covers = f", covers {', '.join(plan.bound_covers)}" if plan.bound_covers else ""
-    total = (
-        f"{plan.gpus} GPUs of {len(answer.problem.gpus)}; lower bound {plan.lower_bound} ({plan.bound_kind}{covers}); "
-        f"solved in {answer.solve_seconds * 1000:.0f} ms"
-    )
-    return Group(shares, models, total)
-
-
-def show(answer: Answer, console: Console) -> None:
-    console.print(as_tables(answer))
+def _unprofiled(choice: Choice, world: World) -> str:
+    if world.slices:
+        return choice.profiled.message
+    return f"{choice.profiled.message}; offline: name a ModelProfile with spec.points in spec.profileRef"
