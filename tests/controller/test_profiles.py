@@ -132,3 +132,17 @@ def test_a_given_profile_ends_the_measuring(cluster: Cluster) -> None:
     passes(cluster, 3)
     assert set(cluster.objects["ModelProfile"]) == {("vision", "p")}
     assert not any("profiling" in g["spec"] for g in cluster.objects["Gpulet"].values())
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/m.onnx", "https://example.com/m.onnx"])
+def test_a_source_that_cannot_be_mounted_stalls_and_holds_no_share(cluster: Cluster, uri: str) -> None:
+    """With a profile too: it says how fast the model is, not how to bring it."""
+    cluster.add(given_profile("p"))
+    source = {"uri": uri, "format": "onnx"}
+    model = cluster.add(inference_model("m", rate=5, slo_ms=300, model=source, profileRef={"name": "p"}))
+    passes(cluster, 3)
+    stalled = condition(model, "Stalled")
+    assert (stalled["status"], stalled["reason"]) == ("True", "UnsupportedSource")
+    assert "pvc://" in stalled["message"]
+    assert condition(model, "Profiled")["status"] == "False"
+    assert not cluster.objects["Gpulet"]

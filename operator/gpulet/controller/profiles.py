@@ -9,6 +9,7 @@ from gpulet.api.modelprofile import ModelProfile, Point
 from gpulet.api.policy import Policy
 from gpulet.api.tuningjob import TuningJob
 from gpulet.build.names import short_hash
+from gpulet.build.source import UnsupportedSourceError, model_file
 from gpulet.controller.inventory import products_of
 from gpulet.controller.world import Key, World
 from gpulet.model.profile import Profile, ProfilePoint
@@ -51,6 +52,11 @@ def choices_of(world: World) -> dict[Key, Choice]:
 
 def choose(world: World, model: InferenceModel, products: Sequence[str]) -> Choice:
     """The adopted artifact once it is profiled, else the model's own file. ``products``: what the cluster has."""
+    try:
+        model_file(model.spec.model)
+    except UnsupportedSourceError as error:
+        # Without a profile there is no demand: a share for a pod that cannot be made would be held for nothing.
+        return Choice(model.spec.model, None, no("Profiled", "UnsupportedSource", str(error)))
     own = _own_choice(world, model, products)
     job = adopted_job(world, model)
     if job is None or job.status.artifact is None:
