@@ -187,8 +187,16 @@ def adopted_job(world: World, model: InferenceModel) -> TuningJob | None:
         and job.status.adopted
         and job.status.artifact is not None
         and job.status.artifact.model_uri == model.spec.model.uri
+        and not is_stale(job, model)
     ]
     return max(found, key=lambda job: (job.status.completion_time or "", job.metadata.name), default=None)
+
+
+def is_stale(job: TuningJob, model: InferenceModel) -> bool:
+    """Whether another file than the one it tuned has come to lie at the same URI. What nobody has read is believed."""
+    tuned_from = job.status.artifact.model_digest if job.status.artifact is not None else None
+    there = model.status.source_digest
+    return tuned_from is not None and there is not None and tuned_from != there
 
 
 def points_of(profile: ModelProfile | None) -> tuple[ProfilePoint, ...]:
