@@ -22,7 +22,7 @@ AGENT_USER = f"system:serviceaccount:{NAMESPACE}:gpulet-agent"
 
 @pytest.fixture(scope="module")
 def part() -> Iterator[NodePart]:
-    name = "node"
+    name = os.environ.get("GPULET_E2E_NAME", "node")
     yield NodePart.install(name)
     if not os.environ.get("GPULET_E2E_KEEP"):
         local.down(name, say)

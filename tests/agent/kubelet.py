@@ -12,7 +12,7 @@ from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
 from gpulet.agent.plugin import Plugin
-from gpulet.agent.proto import dra_pb2
+from gpulet.agent.proto import dra_pb2, health_pb2
 from gpulet.agent.shares import Shares
 from gpulet.kube.client import Client
 
@@ -21,10 +21,12 @@ _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
 
 @dataclass
 class Api:
-    """Serves ResourceClaims; ``delay_s`` and ``status`` are its faults."""
+    """Serves objects and takes events; ``delay_s`` and ``status`` are its faults."""
 
     claims: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By name."""
+    """By name; other objects that are read one by one too."""
+    slices: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     delay_s: float = 0.0
     status: int = 200
     asked: int = 0
@@ -34,6 +36,11 @@ class Api:
         await asyncio.sleep(self.delay_s)
         if self.status != 200:
             return web.json_response({"message": "not now"}, status=self.status)
+        if request.method == "POST":
+            self.events.append(await request.json())
+            return web.json_response(self.events[-1], status=201)
+        if request.path.endswith("/resourceslices"):
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.slices})
         found = self.claims.get(request.path.rsplit("/", 1)[1])
         return web.json_response(found if found else {"message": "not found"}, status=200 if found else 404)
 
@@ -70,6 +77,16 @@ class Kubelet:
         answer = await self._call("NodeUnprepareResources", request, dra_pb2.NodeUnprepareResourcesResponse)
         return dict(answer.claims)
 
+    async def health(self, service: str = "v1.DRAResourceHealth") -> AsyncIterator[dict[str, tuple[int, str]]]:
+        """(health, message) by device, of all devices of ``gpu-*`` names, each time the plugin tells."""
+        watch = self.channel.unary_stream(
+            f"/{service}/NodeWatchResources",
+            request_serializer=health_pb2.NodeWatchResourcesRequest.SerializeToString,
+            response_deserializer=health_pb2.NodeWatchResourcesResponse.FromString,
+        )
+        async for answer in watch(health_pb2.NodeWatchResourcesRequest()):
+            yield {d.device.device_name: (int(d.health), d.message) for d in answer.devices}
+
     async def _call(self, method: str, request: Any, response: Any) -> Any:
         call = self.channel.unary_unary(
             _SERVICE + method,
@@ -82,7 +99,9 @@ class Kubelet:
 @asynccontextmanager
 async def kubelet_of(shares: Shares, client: Client, folder: Path) -> AsyncIterator[Kubelet]:
     """A served plugin and its kubelet. ``folder``: the kubelet's; a short path, for socket addresses."""
-    plugin = Plugin(client, shares, kubelet=folder, pod_uid="agent", registered=lambda: None, changed=lambda: None)
+    plugin = Plugin(
+        client, shares, kubelet=folder, pod_uid="agent", registered=lambda: None, changed=lambda: None, period_s=0.05
+    )
     await plugin.start()
     try:
         async with grpc.aio.insecure_channel(f"unix:{folder}/plugins/gpulet.dev/agent.sock") as channel:

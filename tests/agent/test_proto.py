@@ -11,7 +11,7 @@ HERE = Path(gpulet.agent.proto.__file__).parent
 ROOT = HERE.parents[2]
 
 
-@pytest.mark.parametrize("name", ["dra", "registration"])
+@pytest.mark.parametrize("name", ["dra", "health", "registration"])
 def test_generated_modules_are_current(name: str, tmp_path: Path) -> None:
     """Else: python -m gpulet.agent.proto."""
     source = HERE / f"{name}.proto"
@@ -21,10 +21,11 @@ def test_generated_modules_are_current(name: str, tmp_path: Path) -> None:
 
 
 def test_the_services_are_those_the_kubelet_dials() -> None:
-    from gpulet.agent.proto import dra_pb2, registration_pb2
+    from gpulet.agent.proto import dra_pb2, health_pb2, registration_pb2
 
     services = {
         "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": (dra_pb2, "NodePrepareResources", "NodeUnprepareResources"),
+        "v1.DRAResourceHealth": (health_pb2, "NodeWatchResources"),
         "pluginregistration.Registration": (registration_pb2, "GetInfo", "NotifyRegistrationStatus"),
     }
     for full_name, (module, *methods) in services.items():

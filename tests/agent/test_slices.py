@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from gpulet.agent.devices import device_name, inventory
 from gpulet.agent.slices import covers, plan_pool, pool_specs, published_health, slice_name, stale_slices
 from gpulet.model.device import Placement
-from gpulet.nvidia.source import Health, PhysicalGpu
+from gpulet.nvidia.source import Health, MigMode, PhysicalGpu
 from gpulet.nvidia.tables import PRODUCTS
 
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node1", "uid": "u"}
@@ -43,7 +44,7 @@ def specs(of: PhysicalGpu, node: str = "node1") -> list[dict[str, Any]]:
 
 
 def plan(of: PhysicalGpu, existing: list[dict[str, Any]], node: str = "node1") -> list[dict[str, Any]]:
-    return plan_pool(node, of, existing, source="simulated", open_to_all=False, owner=OWNER)
+    return plan_pool(node, of, existing, source="simulated", open_to_all=False, parent=OWNER)
 
 
 def devices(of: PhysicalGpu) -> dict[str, dict[str, Any]]:
@@ -75,6 +76,10 @@ def test_a_placement_says_where_it_lies_and_takes_its_slices() -> None:
         "source": {"string": "simulated"},
         "millicores": {"int": 300},
         "open": {"bool": False},
+        "health": {"string": "healthy"},
+        "migMode": {"string": "none"},
+        "driverVersion": {"string": ""},
+        "withdrawn": {"string": ""},
     }
     (consumed,) = device["consumesCounters"]
     assert consumed["counterSet"] == "gpu-10"
@@ -189,3 +194,13 @@ def test_nothing_covers_what_it_lacks(value: dict[str, Any], data: st.DataObject
     del lacking[data.draw(st.sampled_from(sorted(value)))]
     assert covers(value, lacking)
     assert not covers(lacking, value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [(None, "none"), (MigMode(True, True), "on"), (MigMode(False, True), "off, on after a reset")],
+)
+def test_an_admin_can_read_the_mode(mode: MigMode | None, said: str) -> None:
+    """Case C6: a mode that waits for a reset is told as such."""
+    for device in devices(replace(gpu(), mig_mode=mode)).values():
+        assert device["attributes"]["migMode"] == {"string": said}

@@ -36,7 +36,7 @@ class Memory:
         return copy.deepcopy(self._cluster.objects)
 
     def observations(self) -> Observations:
-        return Observations(reports=dict(self._cluster.reports))
+        return Observations()
 
     def take_refusals(self) -> list[Any]:
         return self._cluster.refusals

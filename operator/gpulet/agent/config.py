@@ -60,6 +60,8 @@ class AgentConfig(_Part):
     """Mount a tmpfs for each device's /dev/shm; false leaves a plain folder (hosts that cannot mount)."""
     taint_clear_seconds: Annotated[float, Field(ge=0, le=86400)] = 300.0
     """A GPU must have been healthy this long before its taint goes; an admin who deletes its slices ends the wait."""
+    tolerated_owners: list[str] = []
+    """Reasons for withdrawing a GPU that are overlooked, such as NVIDIADevicePlugin; see docs/admins.md."""
     ready_file: Path = Path("/tmp/gpulet-agent-ready")
     """Made when the kubelet has registered the agent; the readiness probe looks for it."""
     verify_period_seconds: Annotated[float, Field(ge=0.1, le=300)] = 5.0

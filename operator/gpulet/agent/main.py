@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from gpulet.agent import tmpfs
+from gpulet.agent.coexistence import Coexistence
 from gpulet.agent.config import AgentConfig, ConfigurationError, Identity, load
 from gpulet.agent.daemons import Daemons
 from gpulet.agent.plugin import Plugin
@@ -19,7 +20,10 @@ from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
 from gpulet.agent.waiting import Deadline, DeadlineError
 from gpulet.agent.watcher import Watcher
+from gpulet.api import names
 from gpulet.kube.client import Client, load_configuration
+from gpulet.kube.errors import KubeError
+from gpulet.kube.events import Events
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.simulated import SimulatedSource
 from gpulet.nvidia.source import DeviceError, DeviceSource
@@ -30,6 +34,8 @@ _FIELD_MANAGER = "gpulet-agent"
 _TURN_POLL_S = 0.5
 _NODES_CDI = Path("/etc/cdi")
 _SWEEP_S = 60.0
+_PASSING = (KubeError, DeviceError, DeadlineError, MpsError, OSError)
+"""What a later look may find mended."""
 
 
 def main(config_path: Path) -> None:
@@ -113,7 +119,22 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with Client(await load_configuration(), field_manager=_FIELD_MANAGER) as client:
-        publisher = Publisher(client, shares, open_to_all=config.open_to_all, taint_clear_s=config.taint_clear_seconds)
+        events = Events(client, identity.pod_uid, controller=f"{names.GROUP}/agent")
+        coexistence = Coexistence(
+            client,
+            shares,
+            events,
+            mps=config.mps_directory,
+            proc=config.proc_directory,
+            tolerated=config.tolerated_owners,
+        )
+        publisher = Publisher(
+            client,
+            shares,
+            open_to_all=config.open_to_all,
+            taint_clear_s=config.taint_clear_seconds,
+            owners_known=coexistence.known,
+        )
         watcher = Watcher(client, shares, proc=config.proc_directory, period_s=config.verify_period_seconds)
 
         def registered() -> None:
@@ -127,10 +148,11 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
             pod_uid=identity.pod_uid,
             registered=registered,
             changed=watcher.wake,
+            period_s=config.verify_period_seconds,
         )
         await plugin.start()
         log.info("node %s: %d GPUs (%s)", shares.node, len(shares.source.gpus()), shares.source.name)
-        duties = asyncio.create_task(_duties(config, shares, publisher, watcher))
+        duties = asyncio.create_task(_duties(config, shares, publisher, watcher, coexistence))
         ended = asyncio.create_task(stopped.wait())
         await asyncio.wait({duties, ended}, return_when=asyncio.FIRST_COMPLETED)
         await plugin.stop()
@@ -143,7 +165,9 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
         log.info("stopped; daemons and shares live on")
 
 
-async def _duties(config: AgentConfig, shares: Shares, publisher: Publisher, watcher: Watcher) -> None:
+async def _duties(
+    config: AgentConfig, shares: Shares, publisher: Publisher, watcher: Watcher, coexistence: Coexistence
+) -> None:
     """What one agent of the node does alone: two of different versions would rewrite each other's slices."""
     with (config.state_directory / "turn").open("a") as file:
         # The lock is another process's: there is nothing to await but time.
@@ -153,20 +177,21 @@ async def _duties(config: AgentConfig, shares: Shares, publisher: Publisher, wat
         async with asyncio.TaskGroup() as tasks:
             for duty in (publisher.informer.run, publisher.run, watcher.pods.run, watcher.run):
                 tasks.create_task(duty())
-            tasks.create_task(_look_regularly(config, shares, publisher))
+            tasks.create_task(_look_regularly(config, shares, publisher, coexistence))
 
 
-async def _look_regularly(config: AgentConfig, shares: Shares, publisher: Publisher) -> None:
+async def _look_regularly(config: AgentConfig, shares: Shares, publisher: Publisher, coexistence: Coexistence) -> None:
     said, sweep_in_s = Said(log), 0.0
     while True:
         try:
+            await coexistence.look()
             await publisher.look_for_changes()
             if sweep_in_s <= 0:
                 sweep_in_s = _SWEEP_S
                 removed = await asyncio.to_thread(shares.sweep, Deadline(_SWEEP_S))
                 if removed:
                     log.info("removed what belonged to no claim: %s", ", ".join(removed))
-        except (DeviceError, DeadlineError, MpsError, OSError) as error:
+        except _PASSING as error:
             said.trouble("looking at the node", error)
         else:
             said.well("looking at the node")

@@ -20,6 +20,16 @@ def pod_of(proc: Path, pid: int) -> str | None:
     return found[1].replace("_", "-") if found else None
 
 
+def parent_of(proc: Path, pid: int) -> int | None:
+    """PID of a process's parent; None: it is gone."""
+    try:
+        stat = (proc / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The program's name, in parentheses, may hold anything.
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def environment_of(proc: Path, pid: int) -> dict[str, str] | None:
     """The environment a process was started with; None if it cannot be read."""
     try:

@@ -15,7 +15,8 @@ import grpc
 
 from gpulet.agent import cdi
 from gpulet.agent.claims import ClaimRecord, ClaimRefusedError
-from gpulet.agent.proto import dra_pb2, registration_pb2
+from gpulet.agent.health import SERVICES, HealthService
+from gpulet.agent.proto import dra_pb2, health_pb2, registration_pb2
 from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
 from gpulet.agent.waiting import Deadline, DeadlineError
@@ -59,8 +60,10 @@ class Plugin:
         pod_uid: str,
         registered: Callable[[], None],
         changed: Callable[[], None],
+        period_s: float = 5.0,
     ) -> None:
-        """``registered``: called at each registration; ``changed``: after each share that was made or undone."""
+        """``registered``: called at each registration; ``changed``: after each share that was made or undone;
+        ``period_s``: between two looks at the devices' health."""
         self._client = client
         self._shares = shares
         self._registered = registered
@@ -69,6 +72,7 @@ class Plugin:
         self._endpoint = kubelet / "plugins" / names.DRIVER / f"{pod_uid}.sock"
         self._registry = kubelet / "plugins_registry" / f"{names.DRIVER}-{pod_uid}-reg.sock"
         self._servers: list[Any] = []
+        self._health = HealthService(shares, period_s=period_s)
 
     async def start(self) -> None:
         """The service answers before the registration says so."""
@@ -88,12 +92,15 @@ class Plugin:
             remove_dead_sockets(path.parent, f"{names.DRIVER}-*-reg.sock" if path is self._registry else "*.sock")
             server = grpc.aio.server()
             server.add_generic_rpc_handlers((_handlers(name, methods),))
+            if path is self._endpoint:
+                server.add_generic_rpc_handlers(tuple(_health_handlers(s, self._health) for s in SERVICES))
             server.add_insecure_port(f"unix:{path}")
             await server.start()
             self._servers.append(server)
 
     async def stop(self) -> None:
         """Off the kubelet's list first; calls in progress are finished."""
+        self._health.stop()
         for server in reversed(self._servers):
             await server.stop(_STOP_S)
         for path in (self._registry, self._endpoint):
@@ -104,7 +111,7 @@ class Plugin:
             type="DRAPlugin",
             name=names.DRIVER,
             endpoint=str(self._endpoint),
-            supported_versions=[_SERVICE_VERSION],
+            supported_versions=[_SERVICE_VERSION, *SERVICES],
         )
 
     async def _notify(self, request: Any, context: Any) -> Any:
@@ -211,6 +218,15 @@ def _handlers(service: str, methods: dict[str, tuple[Any, Any]]) -> Any:
             for name, (method, message) in methods.items()
         },
     )
+
+
+def _health_handlers(service: str, health: HealthService) -> Any:
+    watch = grpc.unary_stream_rpc_method_handler(
+        health.watch,
+        request_deserializer=health_pb2.NodeWatchResourcesRequest.FromString,
+        response_serializer=lambda answer: answer.SerializeToString(),
+    )
+    return grpc.method_handlers_generic_handler(service, {"NodeWatchResources": watch})
 
 
 def remove_dead_sockets(folder: Path, pattern: str) -> None:

@@ -16,6 +16,7 @@ from gpulet.agent.daemons import Daemons
 from gpulet.agent.devices import NodeDevice, inventory
 from gpulet.agent.files import remove_halves
 from gpulet.agent.waiting import Deadline, lock
+from gpulet.agent.withdrawn import Withdrawn
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import DeviceSource
 
@@ -40,6 +41,7 @@ class Shares:
         self.source = source
         self.daemons = daemons
         self.store = ClaimStore(state / "claims")
+        self.withdrawn = Withdrawn(state / "withdrawn.json")
         self._state = state
         self._cdi = cdi_folder
 
@@ -75,6 +77,12 @@ class Shares:
         if never is not None:
             raise ClaimRefusedError(f"ResourceClaim {asked.namespace}/{asked.name}: {never}")
         known = self.store.read(uid)
+        owner = self.withdrawn.read().get(asked.gpu)
+        if owner is not None and (known is None or known.step != "ready"):
+            raise ClaimRefusedError(
+                f"ResourceClaim {asked.namespace}/{asked.name}: GPU {asked.gpu} is withdrawn ({owner.reason}): "
+                f"{owner.message}"
+            )
         if known is not None and known.boot_id == asked.boot_id and not known.same_share(asked):
             # Allocated anew under its old uid: what it had goes first.
             self.unprepare(uid, deadline)

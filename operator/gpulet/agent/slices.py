@@ -15,14 +15,16 @@ from gpulet.nvidia.source import Health, PhysicalGpu
 _DEVICES_PER_SLICE = 64
 """The API's limit once a device consumes counters or has taints."""
 _MIN_MEMORY_MIB = 64
+_ATTRIBUTE_LENGTH = 64
 _TAINT_KEY = f"{names.GROUP}/unhealthy"
+_OWNER_TAINT_KEY = f"{names.GROUP}/withdrawn"
 _OURS = {"attributes", "capacity", "counters"}
 _TAINT_EFFECTS: dict[Health, str] = {"degraded": "NoSchedule", "lost": "NoExecute"}
 
 
-def pool_specs(node: str, gpu: PhysicalGpu, *, source: str, open_to_all: bool) -> list[dict[str, Any]]:
-    """Specs of the GPU's slices, in order, without the pool's generation."""
-    devices = [_device(d, source, open_to_all) for d in devices_of(node, gpu)]
+def pool_specs(node: str, gpu: PhysicalGpu, *, source: str, open_to_all: bool, owner: str = "") -> list[dict[str, Any]]:
+    """Specs of the GPU's slices, in order, without the pool's generation. ``owner``: why it is withdrawn, if it is."""
+    devices = [_device(d, source, open_to_all, owner) for d in devices_of(node, gpu)]
     chunks = [devices[i : i + _DEVICES_PER_SLICE] for i in range(0, len(devices), _DEVICES_PER_SLICE)]
     contents: list[dict[str, Any]] = [{"sharedCounters": [_counters(gpu)]}, *({"devices": c} for c in chunks)]
     pool = {"name": pool_name(node, gpu), "resourceSliceCount": len(contents)}
@@ -41,13 +43,14 @@ def plan_pool(
     *,
     source: str,
     open_to_all: bool,
-    owner: dict[str, Any],
+    parent: dict[str, Any],
+    owner: str = "",
 ) -> list[dict[str, Any]]:
     """The slices to write so that the pool is right: none if ``existing`` (all slices of the driver) already are.
 
     Whatever changes, all slices of the pool get the next generation: consumers wait for a complete one.
     """
-    specs = pool_specs(node, gpu, source=source, open_to_all=open_to_all)
+    specs = pool_specs(node, gpu, source=source, open_to_all=open_to_all, owner=owner)
     pool = pool_name(node, gpu)
     present = {s["metadata"]["name"]: s["spec"] for s in existing if s["spec"]["pool"]["name"] == pool}
     wanted = {slice_name(node, gpu, i): spec for i, spec in enumerate(specs)}
@@ -60,7 +63,7 @@ def plan_pool(
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
-            "metadata": {"name": name, "ownerReferences": [owner]},
+            "metadata": {"name": name, "ownerReferences": [parent]},
             "spec": spec | {"pool": spec["pool"] | {"generation": generation}},
         }
         for name, spec in wanted.items()
@@ -108,14 +111,14 @@ def _counter_set(gpu: PhysicalGpu) -> str:
     return f"gpu-{gpu.index}"
 
 
-def _device(device: NodeDevice, source: str, open_to_all: bool) -> dict[str, Any]:
+def _device(device: NodeDevice, source: str, open_to_all: bool, owner: str) -> dict[str, Any]:
     memory = memory_quantity(device.memory_mib)
     consumed = {f"memory-slice-{i}": {"value": "1"} for i in device.slices}
     consumed["compute-slices"] = {"value": str(device.compute_slices)}
     result: dict[str, Any] = {
         "name": device.name,
         "allowMultipleAllocations": True,
-        "attributes": _attributes(device, source, open_to_all),
+        "attributes": _attributes(device, source, open_to_all, owner),
         "capacity": {
             "computePercent": _capacity("100", default="100", minimum="1", step="1"),
             "memory": _capacity(memory, default=memory, minimum=f"{_MIN_MEMORY_MIB}Mi", step="1Mi"),
@@ -126,13 +129,19 @@ def _device(device: NodeDevice, source: str, open_to_all: bool) -> dict[str, Any
         },
         "consumesCounters": [{"counterSet": _counter_set(device.gpu), "counters": consumed}],
     }
+    taints = []
     effect = _TAINT_EFFECTS.get(device.gpu.health)
     if effect is not None:
-        result["taints"] = [{"key": _TAINT_KEY, "value": device.gpu.health, "effect": effect}]
+        taints.append({"key": _TAINT_KEY, "value": device.gpu.health, "effect": effect})
+    if owner:
+        # What runs there runs on: nothing of it is known to be harmed.
+        taints.append({"key": _OWNER_TAINT_KEY, "value": owner, "effect": "NoSchedule"})
+    if taints:
+        result["taints"] = taints
     return result
 
 
-def _attributes(device: NodeDevice, source: str, open_to_all: bool) -> dict[str, Any]:
+def _attributes(device: NodeDevice, source: str, open_to_all: bool, owner: str) -> dict[str, Any]:
     """Every device carries every attribute: a selector that reads a missing one fails the whole claim."""
     gpu, placement = device.gpu, device.placement
     values: dict[str, str | int | bool] = {
@@ -148,9 +157,21 @@ def _attributes(device: NodeDevice, source: str, open_to_all: bool) -> dict[str,
         "source": source,
         "millicores": device.millicores,
         "open": open_to_all,
+        "health": gpu.health,
+        "migMode": _mig_mode(gpu),
+        "driverVersion": gpu.driver[:_ATTRIBUTE_LENGTH],
+        "withdrawn": owner,
     }
     kinds = {str: "string", int: "int", bool: "bool"}
     return {name: {kinds[type(value)]: value} for name, value in values.items()}
+
+
+def _mig_mode(gpu: PhysicalGpu) -> str:
+    if gpu.mig_mode is None:
+        return "none"
+    words = {True: "on", False: "off"}
+    now, then = words[gpu.mig_mode.current], words[gpu.mig_mode.pending]
+    return now if now == then else f"{now}, {then} after a reset"
 
 
 def _capacity(value: str, *, default: str, minimum: str, step: str | None) -> dict[str, Any]:

@@ -29,8 +29,6 @@ class ModelFile:
     """Relative to the volume's root."""
     claim: str | None = None
     """The PersistentVolumeClaim it lies on: its topology binds the pod."""
-    replaceable: bool = True
-    """Whether another file can come to lie there while a pod has it mounted."""
 
 
 def model_file(source: ModelSource) -> ModelFile:
@@ -45,8 +43,7 @@ def model_file(source: ModelSource) -> ModelFile:
         claim, path = rest.split("/", 1)
         return ModelFile({"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}, path, claim)
     if scheme == "oci":
-        image = {"image": {"reference": rest, "pullPolicy": "IfNotPresent"}}
-        return ModelFile(image, _FILE_IN_IMAGE[source.format], replaceable=False)
+        return ModelFile({"image": {"reference": rest, "pullPolicy": "IfNotPresent"}}, _FILE_IN_IMAGE[source.format])
     raise UnsupportedSourceError(
         f"spec.model.uri: {scheme}:// cannot be mounted yet; put the file on a volume (pvc://claim/path), "
         "in a ConfigMap (configmap://name/key) or in an image (oci://...)"

@@ -20,8 +20,8 @@ _REMEMBERED = 4096
 class Events:
     """Writes each event once: the same reason and message about the same object are said again only if they change."""
 
-    def __init__(self, client: Client, instance: str) -> None:
-        self._client, self._instance = client, instance
+    def __init__(self, client: Client, instance: str, *, controller: str = _CONTROLLER) -> None:
+        self._client, self._instance, self._controller = client, instance, controller
         self._said: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def tell(self, regarding: Mapping[str, Any], *, reason: str, message: str, warning: bool) -> None:
@@ -50,7 +50,7 @@ class Events:
             "note": message[:_NOTE_LENGTH],
             "type": "Warning" if warning else "Normal",
             "action": reason,
-            "reportingController": _CONTROLLER,
+            "reportingController": self._controller,
             "reportingInstance": self._instance,
             "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         }

@@ -1,5 +1,6 @@
 """`gpulet tune-merge`: one database of all clients, one artifact, checked and measured in its own share."""
 
+import hashlib
 import json
 import logging
 import math
@@ -11,7 +12,7 @@ from typing import Any
 from gpulet.api.workload import TuneReport, TuneSpec
 from gpulet.nvidia.simulated_client import connect_if_simulated
 from gpulet.tuning.child import go_on_in_a_child
-from gpulet.tuning.environment import digest_of, model_path, prepare, work_folder
+from gpulet.tuning.environment import model_path, prepare, work_folder
 from gpulet.tuning.records import ARTIFACT, FAILED_SECONDS, SIDECAR, client_folder
 from gpulet.tuning.verdict import Timing, absolute_difference, adopted, relative_difference
 
@@ -52,9 +53,7 @@ def merge(spec: TuneSpec, work: Path) -> TuneReport:
     from gpulet.tuning.measure import runners_of, timings
     from gpulet.tuning.model import load, target
 
-    path = model_path(spec.model)
-    loaded = load(path, format_=spec.model.format, batch=spec.model.batch)
-    model_digest = digest_of(path)
+    loaded = load(model_path(spec.model), format_=spec.model.format, batch=spec.model.batch)
     cpu = target()
     database, records = merged_database(work, spec.clients)
     log.info("building with %d records", records)
@@ -71,8 +70,7 @@ def merge(spec: TuneSpec, work: Path) -> TuneReport:
             return _differs(name, relative, records=records, difference=difference)
     measured = timings(runners)
     store(work, library, loaded, outputs["tuned"], batch=spec.model.batch)
-    report = _report(measured, work, records=records, difference=difference, version=str(tvm.__version__))
-    return report.model_copy(update={"model_digest": model_digest})
+    return _report(measured, work, records=records, difference=difference, version=str(tvm.__version__))
 
 
 def _differs(name: str, relative: float, *, records: int, difference: float) -> TuneReport:
@@ -122,9 +120,10 @@ def store(work: Path, library: Path, loaded: Any, outputs: list[Any], *, batch: 
 
 
 def _report(measured: dict[str, Timing], work: Path, *, records: int, difference: float, version: str) -> TuneReport:
+    digest = hashlib.sha256((work / ARTIFACT).read_bytes()).hexdigest()
     before = measured.get("before", measured["onnx"])
     return TuneReport(
-        digest=digest_of(work / ARTIFACT),
+        digest=f"sha256:{digest}",
         path=ARTIFACT,
         tvm_version=version,
         records=records,
