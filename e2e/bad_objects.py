@@ -159,6 +159,7 @@ def _gpulets() -> list[Case]:
             names="mig",
         ),
         *bad("models", REMOVED, [], names="models"),
+        *bad("models", [{"name": "m", "batch": 1}, {"name": "n", "batch": 1}], names="one model"),
         *bad("models", [{"name": "m", "batch": 0}], [{"name": "m", "batch": 1, "instances": 0}], names="models"),
         *bad("tuning", {"job": "j", "role": "server"}, names="tuning"),
         *bad("profiling", {"profile": "p", "batches": [1]}, names="profiling"),

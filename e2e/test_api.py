@@ -84,6 +84,7 @@ def good() -> list[tuple[str, dict[str, Any]]]:
         ("InferenceModel", MODEL | {"load": {"requestsPerSecond": 0.1}}),
         ("InferenceModel", MODEL | {"sharing": {"mode": "Exclusive"}}),
         *(("InferenceModel", MODEL | {"model": {"uri": uri, "format": "onnx"}}) for uri in _URIS),
+        ("InferenceModel", MODEL | {"model": {"uri": _URIS[0], "format": "onnx", "credentialsRef": {"name": "pull"}}}),
         ("TuningJob", JOB),
         ("TuningJob", JOB | {"batch": 4, "computePercent": 50, "parallelism": {"clients": 2, "servers": "Auto"}}),
         ("TuningJob", JOB | {"batch": "Auto", "computePercent": "Auto", "suspend": True}),

@@ -134,7 +134,7 @@ DEFINITIONS = (
         name_rule=_label_like(63, "its claim and its pod are named so"),
         columns=(
             _column("Node", "string", ".spec.device.node"),
-            _column("MIG", "string", ".spec.device.mig.profile"),
+            _column("Device", "string", ".status.device"),
             _column("Percent", "integer", ".spec.computePercent"),
             _column("Memory", "string", ".spec.memory"),
             _column("Workload", "string", ".metadata.ownerReferences[0].name"),
@@ -146,6 +146,7 @@ DEFINITIONS = (
             _column("Role", "string", r".metadata.labels.gpulet\.dev/role", wide=True),
             _column("Origin", "string", r".metadata.labels.gpulet\.dev/origin", wide=True),
             _column("GPU", "string", ".spec.device.gpu", wide=True),
+            _column("MIG", "string", ".spec.device.mig.profile", wide=True),
             _column("Start", "integer", ".spec.device.mig.start", wide=True),
             _column("Clients", "integer", ".spec.clients", wide=True),
             _column("Batch", "integer", ".spec.models[0].batch", wide=True),

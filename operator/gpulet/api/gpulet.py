@@ -15,7 +15,7 @@ from gpulet.api.base import (
     Resource,
     as_map,
 )
-from gpulet.api.cel import exactly_one_of, immutable, rules
+from gpulet.api.cel import exactly_one_of, immutable, rule, rules
 
 
 class MigSlot(KubeModel):
@@ -77,7 +77,15 @@ class GpuletSpec(KubeModel):
     """A share, and exactly one of models, tuning and profiling. It never changes: another share is another Gpulet."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(exactly_one_of("models", "tuning", "profiling"), immutable("Gpulet"))
+        json_schema_extra=rules(
+            exactly_one_of("models", "tuning", "profiling"),
+            rule(
+                "!has(self.models) || self.models.size() == 1",
+                "models: a Gpulet serves one model for now: make one Gpulet for each",
+                field="models",
+            ),
+            immutable("Gpulet"),
+        )
     )
 
     device: DeviceRef
@@ -100,6 +108,8 @@ class GpuletStatus(KubeModel):
     observed_generation: int | None = None
     conditions: Conditions = []
     """Ready, Enforced; Reconciling and Stalled as kstatus reads them."""
+    device: Annotated[str, Field(max_length=64)] | None = None
+    """Short form for people: the UUID's first block, then the MIG profile and its start: GPU-8b1fbde3/3g.40gb@4."""
     pod: Annotated[str, Field(max_length=253)] | None = None
     planned_rate: float | None = None
     """Requests per second that the plan gives it."""

@@ -59,7 +59,8 @@ class ModelSource(KubeModel):
     format: ModelFormat
     """What the file is."""
     credentials_ref: LocalRef | None = None
-    """A Secret in the same namespace: pull secret for oci, user and password or token for https and s3."""
+    """A Secret in the same namespace: pull secret for oci (the only one in use yet), user and password or token for
+    https and s3."""
 
 
 class LatencyObjective(KubeModel):

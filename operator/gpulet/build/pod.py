@@ -3,6 +3,7 @@
 All run under Pod Security ``restricted``, without access to the API server; the share comes with the claim.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +77,12 @@ def pod_spec(
     claim: str | None = None,
     tolerations: tuple[dict[str, Any], ...] = (),
     volumes: list[dict[str, Any]] | None = None,
+    files: Iterable[ModelFile] = (),
 ) -> dict[str, Any]:
-    """A pod's spec under ``restricted``. With ``node``, required affinity to it: the scheduler still has to agree."""
+    """A pod's spec under ``restricted``. With ``node``, required affinity to it: the scheduler still has to agree.
+
+    ``files``: those among ``volumes`` that may be images, which are pulled with the secrets of their pod.
+    """
     spec: dict[str, Any] = {
         "restartPolicy": restart,
         "automountServiceAccountToken": False,
@@ -103,6 +108,8 @@ def pod_spec(
         }
     if tolerations:
         spec["tolerations"] = list(tolerations)
+    if secrets := {file.pull_secret for file in files if file.pull_secret is not None}:
+        spec["imagePullSecrets"] = [{"name": name} for name in sorted(secrets)]
     return spec
 
 
@@ -190,6 +197,7 @@ def serving_pod(
         claim=gpulet.metadata.name,
         tolerations=host.tolerations,
         volumes=volumes,
+        files=files.values(),
     )
     if template.service_account_name:
         body["serviceAccountName"] = template.service_account_name
@@ -230,6 +238,7 @@ def profiling_pod(
         claim=gpulet.metadata.name,
         tolerations=host.tolerations,
         volumes=[mount_model(server, probe.model, file)],
+        files=[file],
     )
     body["initContainers"] = [server]
     # Nobody else calls it: there is nothing to drain.

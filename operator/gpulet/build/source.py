@@ -29,6 +29,8 @@ class ModelFile:
     """Relative to the volume's root."""
     claim: str | None = None
     """The PersistentVolumeClaim it lies on: its topology binds the pod."""
+    pull_secret: str | None = None
+    """The Secret with which the node's runtime pulls the image it lies in."""
 
 
 def model_file(source: ModelSource) -> ModelFile:
@@ -43,7 +45,9 @@ def model_file(source: ModelSource) -> ModelFile:
         claim, path = rest.split("/", 1)
         return ModelFile({"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}, path, claim)
     if scheme == "oci":
-        return ModelFile({"image": {"reference": rest, "pullPolicy": "IfNotPresent"}}, _FILE_IN_IMAGE[source.format])
+        volume = {"image": {"reference": rest, "pullPolicy": "IfNotPresent"}}
+        secret = source.credentials_ref.name if source.credentials_ref is not None else None
+        return ModelFile(volume, _FILE_IN_IMAGE[source.format], pull_secret=secret)
     raise UnsupportedSourceError(
         f"spec.model.uri: {scheme}:// cannot be mounted yet; put the file on a volume (pvc://claim/path), "
         "in a ConfigMap (configmap://name/key) or in an image (oci://...)"

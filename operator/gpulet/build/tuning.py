@@ -97,7 +97,7 @@ def clients_job(tuning: Tuning, *, cpu: str, memory: str) -> dict[str, Any]:
     )
     volumes = [_mount_work(client, tuning)]
     volumes += [mount_model(client, name, file) for name, file in tuning.files.items()]
-    body = _pod_spec([client], restart="OnFailure", volumes=volumes)
+    body = _pod_spec([client], restart="OnFailure", volumes=volumes, files=tuning.files.values())
     metadata = _metadata(tuning, tuning.clients, "client")
     return {
         "apiVersion": "batch/v1",
@@ -142,7 +142,12 @@ def merge_pod(gpulet: Gpulet, tuning: Tuning, *, host: Host, millicores: int) ->
     volumes = [_mount_work(merge, tuning)]
     volumes += [mount_model(merge, name, file) for name, file in tuning.files.items()]
     body = _pod_spec(
-        [merge], restart="Never", node=gpulet.spec.device.node, claim=gpulet.metadata.name, volumes=volumes
+        [merge],
+        restart="Never",
+        node=gpulet.spec.device.node,
+        claim=gpulet.metadata.name,
+        volumes=volumes,
+        files=tuning.files.values(),
     )
     return gpulet_pod(gpulet, body, labels=_labels(tuning, "merge"))
 

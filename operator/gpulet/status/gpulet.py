@@ -6,9 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from gpulet.api import names
-from gpulet.api.gpulet import Gpulet, GpuletStatus
+from gpulet.api.gpulet import DeviceRef, Gpulet, GpuletStatus
 from gpulet.status.conditions import Fact, conditions, kstatus, no, unknown, yes
 from gpulet.status.figures import rounded
+
+_SHORT_UUID = len("GPU-8b1fbde3")
 
 
 @dataclass(frozen=True)
@@ -83,11 +85,18 @@ def gpulet_status(gpulet: Gpulet, observed: Observed, *, now: datetime) -> Gpule
     return GpuletStatus(
         observed_generation=gpulet.metadata.generation,
         conditions=conditions(gpulet.status.conditions, facts, generation=gpulet.metadata.generation, now=now),
+        device=short_device(gpulet.spec.device),
         pod=gpulet.metadata.name if observed.pod is not None else None,
         planned_rate=rounded(observed.planned_rate),
         predicted_latency_milliseconds=rounded(observed.predicted_latency_ms),
         observed_latency_milliseconds=rounded(observed.observed_latency_ms),
     )
+
+
+def short_device(device: DeviceRef) -> str:
+    """What a table has room for: GPU-8b1fbde3, or with a MIG placement GPU-8b1fbde3/3g.40gb@4."""
+    gpu = device.gpu[:_SHORT_UUID]
+    return gpu if device.mig is None else f"{gpu}/{device.mig.profile}@{device.mig.start}"
 
 
 def disrupted(pod: Mapping[str, Any]) -> bool:
