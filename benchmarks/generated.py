@@ -1,12 +1,14 @@
 """GPUs and seconds that generated fleets need, from ParvaGPU's published profiles: growth with the number of models.
 
-    python benchmarks/generated.py DIR [--models 10 1000] [--means 0.2 0.6 2.0] [--seeds 1 2 3] [-o table|json]
+    python benchmarks/generated.py DIR [--models 10 1000] [--means 0.2 0.6 2.0] [--seeds 1 2 3]
+        [--time-sharing] [-o table|json]
 
 DIR as for ``parvagpu.py``. Two generators, with numpy's ``default_rng(seed)``: for each model an objective is drawn
 from those of its column in ``SLO_latency.csv`` (repeated ones counted as often), and its rate is ``best x mean x
 lognormal(-0.5, 1)``, where ``best`` is what a whole A100 does at the model's most efficient size.
 ``round-robin``: profile i mod 11, at most 5 processes, objectives and rates whole numbers. ``random``: profile drawn,
-at most 3 processes.
+at most 3 processes. A second table has time sharing on (``random`` at up to 5 processes, mean 0.05 of a GPU a
+model).
 Peak memory is that of the process so far: sizes go up.
 """
 
@@ -16,7 +18,7 @@ import argparse
 import json
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,8 @@ from gpulet.model.profile import Profile
 from parvagpu import POLICY, SLICES, profiles, row, show, table, wish
 
 GENERATORS = ("round-robin", "random")
+SHARED = replace(POLICY, time_sharing=True)
+SHARED_MEAN = 0.05
 
 
 @dataclass
@@ -83,24 +87,20 @@ def main() -> int:
     parser.add_argument("--means", type=float, nargs="+", default=[0.2, 0.6, 2.0], help="GPUs a model needs on average")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument("--time-sharing", action="store_true", help="the second table alone; JSON has one table a run")
     asked = parser.parse_args()
-    rows = _dedicated(asked.dir, asked.models, asked.means, asked.seeds)
+    rows = [] if asked.time_sharing else _dedicated(asked.dir, asked.models, asked.means, asked.seeds)
+    both = asked.output == "table" or asked.time_sharing
+    shared = _time_shared(asked.dir, asked.models, asked.seeds) if both else []
     if asked.output == "json":
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([*rows, *shared], indent=2))
     else:
-        columns = (
-            "models",
-            "mean",
-            "seed",
-            "gpus",
-            "lowerBound",
-            "overBound",
-            "boundKind",
-            "solveSeconds",
-            "cpuSeconds",
-        )
-        show(rows, ("scenario", *columns, "solveSeconds", "peakMebibytes", "faults"))
-    return 1 if any(r["faults"] for r in rows) else 0
+        columns = ("models", "mean", "seed", "gpus", "lowerBound", "overBound", "boundKind", "cpuSeconds")
+        if rows:
+            show(rows, ("scenario", *columns, "solveSeconds", "peakMebibytes", "faults"))
+            print()
+        show(shared, ("scenario", *columns, "dedicatedGpus", "overPercent", "faults"))
+    return 1 if any(r["faults"] for r in (*rows, *shared)) else 0
 
 
 def _dedicated(folder: Path, sizes: list[int], means: list[float], seeds: list[int]) -> list[dict[str, object]]:
@@ -112,6 +112,24 @@ def _dedicated(folder: Path, sizes: list[int], means: list[float], seeds: list[i
                 for seed in seeds:
                     demands = generated(source, generator, number, mean, seed)
                     rows.append(measured(generator, demands, POLICY) | {"mean": mean, "seed": seed})
+    return rows
+
+
+def _time_shared(folder: Path, sizes: list[int], seeds: list[int]) -> list[dict[str, object]]:
+    rows = []
+    source = Source.read(folder, 5)
+    for number in sorted(sizes):
+        for seed in seeds:
+            demands = generated(source, "random", number, SHARED_MEAN, seed)
+            alone, shared = row("random", demands, POLICY), measured("random", demands, SHARED)
+            gpus, bound = shared["gpus"], shared["lowerBound"]
+            assert isinstance(gpus, int)
+            assert isinstance(bound, int)
+            over = 100 * (gpus / max(1, bound) - 1)
+            rows.append(
+                shared
+                | {"mean": SHARED_MEAN, "seed": seed, "dedicatedGpus": alone["gpus"], "overPercent": round(over, 1)}
+            )
     return rows
 
 

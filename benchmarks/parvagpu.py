@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gpulet.model.demand import Demand, ModelId
 from gpulet.model.device import Gpu, Node
-from gpulet.model.plan import Plan, PlannerPolicy, Problem
+from gpulet.model.plan import Plan, PlannerPolicy, Problem, Slot
 from gpulet.model.profile import Profile, ProfilePoint
 from gpulet.nvidia.tables import PRODUCTS
 from gpulet.planner import plan
@@ -137,7 +137,8 @@ def faults(asked: Problem, found: Plan) -> list[str]:
     for placed in found.placed:
         one = by_model[placed.model]
         if any(s.turns for s in placed.slots):
-            continue  # judged by their cycles, not by full batches
+            wrong += _turn_faults(placed.slots[0], one)
+            continue
         measured = {(p.mig, p.batch, p.instances): p for p in one.profile.points}
         points = [measured[s.device.profile, s.batch, s.instances] for s in placed.slots]
         if sum(p.throughput_per_s for p in points) < one.requests_per_s * (1 - 1e-6):
@@ -145,6 +146,18 @@ def faults(asked: Problem, found: Plan) -> list[str]:
         if not all(p.p99_us / 1000 < 0.45 * one.latency_ms for p in points):
             wrong.append(f"{placed.model} misses the latency rule")
     return wrong
+
+
+def _turn_faults(slot: Slot, one: Demand) -> list[str]:
+    """A model that takes turns: its batch takes what arrives in a cycle; cycle and batch are within 0.9 x objective."""
+    cycle_ms = slot.cycle_us / 1000
+    (turn,) = (t for t in slot.turns if t.model == one.model)
+    measured = {(p.mig, p.batch, p.instances): p.p99_us / 1000 for p in one.profile.points}
+    ms = measured[slot.device.profile, turn.batch, 1]
+    short = turn.batch < one.requests_per_s * cycle_ms / 1000 * (1 - 1e-6)
+    late = cycle_ms + ms > 0.9 * one.latency_ms * (1 + 1e-6)
+    full = sum(t.busy_us for t in slot.turns) > slot.cycle_us * (1 + 1e-6) or turn.busy_us < ms * 1000 - 1
+    return [f"{one.model}: turn of {ms:g} ms in {cycle_ms:g} ms"] if short or late or full else []
 
 
 def row(name: str, demands: Sequence[Demand], policy: PlannerPolicy = POLICY) -> dict[str, object]:

@@ -59,3 +59,13 @@ def test_generated_fleets_are_near_their_bound(data: Path) -> None:
         assert row["lowerBound"] <= row["gpus"] <= row["lowerBound"] + 1
         assert row["faults"] == []
         assert row["peakMebibytes"]
+
+
+def test_time_sharing_saves_gpus_on_small_models(data: Path) -> None:
+    for row in run("generated.py", str(data), "--models", "60", "--seeds", "1", "--time-sharing"):
+        assert isinstance(row["gpus"], int)
+        assert isinstance(row["dedicatedGpus"], int)
+        assert isinstance(row["lowerBound"], int)
+        assert row["lowerBound"] <= row["gpus"] < row["dedicatedGpus"]
+        assert row["boundKind"] == "volume"
+        assert row["faults"] == []

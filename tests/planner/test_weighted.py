@@ -30,8 +30,8 @@ WEIGHTED = PlannerPolicy(split="weighted")
 EXACT = replace(WEIGHTED, latency_rule="half", interference_margin=0.0, transition_reserve=0)
 
 
-def weighted(problem: Problem) -> Problem:
-    return replace(problem, policy=replace(problem.policy, split="weighted"))
+def weighted(problem: Problem, *, turns: bool = False) -> Problem:
+    return replace(problem, policy=replace(problem.policy, split="weighted", time_sharing=turns))
 
 
 def market(problem: Problem) -> Market:
@@ -40,20 +40,20 @@ def market(problem: Problem) -> Market:
 
 
 @SLOW
-@given(problems())
-def test_no_plan_breaks_a_limit(problem: Problem) -> None:
+@given(problems(), st.booleans())
+def test_no_plan_breaks_a_limit(problem: Problem, turns: bool) -> None:
     """D3, D6, D10, E3: percent, memory, clients, MIG slices, isolation, hosts, refusals; never below its bound."""
-    asked = weighted(problem)
+    asked = weighted(problem, turns=turns)
     assert faults(asked, plan(asked)) == []
 
 
 @SLOW
-@given(problems(), st.randoms(use_true_random=False))
-def test_order_does_not_matter(problem: Problem, chance: Any) -> None:
+@given(problems(), st.randoms(use_true_random=False), st.booleans())
+def test_order_does_not_matter(problem: Problem, chance: Any, turns: bool) -> None:
     def shuffled(values: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(chance.sample(values, len(values)))
 
-    asked = weighted(problem)
+    asked = weighted(problem, turns=turns)
     other = replace(
         asked,
         gpus=shuffled(asked.gpus),
@@ -64,9 +64,9 @@ def test_order_does_not_matter(problem: Problem, chance: Any) -> None:
 
 
 @SLOW
-@given(problems())
-def test_the_plan_of_the_planned_world_changes_nothing(problem: Problem) -> None:
-    asked = weighted(problem)
+@given(problems(), st.booleans())
+def test_the_plan_of_the_planned_world_changes_nothing(problem: Problem, turns: bool) -> None:
+    asked = weighted(problem, turns=turns)
     first = plan(asked)
     second = plan(replace(asked, current=first.slots))
     assert set(second.slots) == set(first.slots)
@@ -245,3 +245,55 @@ def test_names_do_not_matter() -> None:
         )
         found.append(plan(replace(oracle(10, "mig"), demands=wishes)))
     assert found[0].gpus == found[1].gpus
+
+
+SHARED = replace(EXACT, time_sharing=True)
+
+
+def small(name: str, rate: float, **changes: Any) -> Demand:
+    """8 ms for one request, 1 ms for each further one of a batch, on a whole GPU alone."""
+    points = tuple(point(100, batch=b, ms=7.0 + b) for b in (1, 2, 4, 8))
+    return demand(name, *points, rate=rate, ms=100.0, **changes)
+
+
+def test_small_models_take_turns() -> None:
+    """Eight models of 10 requests/s need a whole GPU each by size alone; in turns one holds them all."""
+    wishes = tuple(small(f"m{i}", 10.0) for i in range(8))
+    problem = Problem(tuple(gpu(i) for i in range(8)), (node(),), wishes, policy=SHARED)
+    found = plan(problem)
+    assert faults(problem, found) == []
+    assert found.gpus == 1
+    assert found.bound_kind == "volume"
+    assert any("time sharing" in covered for covered in found.bound_covers)
+    assert plan(replace(problem, policy=EXACT)).gpus == 8
+    for slot in found.slots:
+        assert slot.clients == len(slot.turns)
+        assert slot.memory_mib >= 1000 * len(slot.turns)
+        for turn in slot.turns:
+            assert turn.batch >= 10.0 * slot.cycle_us / 1e6
+            assert (slot.cycle_us + turn.busy_us) / 1000 <= 100.0
+    assert set(plan(replace(problem, current=found.slots)).slots) == set(found.slots)
+
+
+def test_nobody_takes_turns_across_namespaces_or_against_their_isolation() -> None:
+    wishes = (small("a", 10.0, namespace="red"), small("b", 10.0, namespace="blue"), small("c", 10.0, isolation="None"))
+    problem = Problem(tuple(gpu(i) for i in range(4)), (node(),), wishes, policy=SHARED)
+    found = plan(problem)
+    assert faults(problem, found) == []
+    assert found.gpus == 3
+
+
+def test_turns_of_a_grown_model_are_planned_anew() -> None:
+    wishes = tuple(small(f"m{i}", 10.0) for i in range(4))
+    problem = Problem(tuple(gpu(i) for i in range(8)), (node(),), wishes, policy=SHARED)
+    first = plan(problem)
+    grown = replace(problem, demands=(small("m0", 60.0), *wishes[1:]), current=first.slots)
+    second = plan(grown)
+    assert faults(grown, second) == []
+    assert not second.unplaced
+
+
+def test_large_models_gain_nothing_by_turns() -> None:
+    problem = oracle(50, "mig")
+    shared = replace(problem, policy=replace(problem.policy, time_sharing=True))
+    assert plan(shared).gpus <= plan(problem).gpus

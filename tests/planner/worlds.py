@@ -170,6 +170,12 @@ def _model_faults(problem: Problem, plan: Plan, gpus: dict, demands: dict) -> li
 
 def _slot_faults(plan: Plan) -> list[str]:
     found = []
+    served = {p.model: p.slots for p in plan.placed}
+    for slot in plan.slots:
+        if sum(t.busy_us for t in slot.turns) > slot.cycle_us or len({t.model.namespace for t in slot.turns}) > 1:
+            found.append(f"turns of {slot.models}")
+        if slot.turns and any(served.get(model) != (slot,) for model in slot.models):
+            found.append(f"{slot.models} take turns, and one of them elsewhere too")
     if len(plan.slots) != sum(len(p.slots) for p in plan.placed) and not any(s.turns for s in plan.slots):
         found.append("two equal slots")
     if any(len(p.slot_per_s) != len(p.slots) or not p.slots for p in plan.placed):

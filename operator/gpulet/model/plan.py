@@ -82,6 +82,9 @@ class PlannerPolicy:
     split: Split = "even"
     """How a model's rate is divided among its replicas: the same to each, as a plain Service does it, or in proportion
     to what each sustains (``Placed.slot_per_s``), which needs a router with weights; then replicas may differ."""
+    time_sharing: bool = False
+    """Small models of one namespace may take turns in one gpulet (a weighted split alone): only for a serving program
+    that runs duty cycles."""
     move_price: float = 0.05
     """GPUs (or their price) that the move of one replica may cost under a weighted split."""
 

@@ -209,9 +209,11 @@ class Packing:
         )
 
     def _host_needs(self, gpu: Gpu, slot: Slot, demand: Demand) -> tuple[int, int]:
+        served = [self.demands[model] for model in slot.models] if slot.turns else [demand]
+        memory_mib = sum(one.host_memory_mib for one in served)
         if gpu.simulated_millicores:
-            return share_millicores(gpu, self.placement(slot.device), slot.compute_percent), demand.host_memory_mib
-        return demand.host_cpu_millicores, demand.host_memory_mib
+            return share_millicores(gpu, self.placement(slot.device), slot.compute_percent), memory_mib
+        return sum(one.host_cpu_millicores for one in served), memory_mib
 
     def add(self, slot: Slot) -> None:
         """Take the slot's room; the caller has asked ``fits``."""

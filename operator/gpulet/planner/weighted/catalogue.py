@@ -24,6 +24,7 @@ class _Entry:
     """Held, so that the identity of its profile stays its own."""
     points: tuple[ProfilePoint, ...]
     options: Mapping[Share, tuple[Option, ...]]
+    batches: Mapping[Share, tuple[Option, ...]]
 
 
 class Catalogue:
@@ -53,11 +54,20 @@ class Catalogue:
         """
         return self._entry(demand).options
 
+    def batches(self, demand: Demand) -> Mapping[Share, tuple[Option, ...]]:
+        """Per kind of share the batches of a single instance, ascending: what takes turns there."""
+        return self._entry(demand).batches
+
     def _entry(self, demand: Demand) -> _Entry:
         key = self.class_of(demand)
         if key not in self._entries:
             points = usable_points(demand)
-            self._entries[key] = _Entry(demand, points, _by_share(demand, points, self._policy))
+            found = _by_share(demand, points, self._policy)
+            useful = {share: _useful(options) for share, options in found.items()}
+            single = {
+                s: tuple(sorted((o for o in f if o.instances == 1), key=lambda o: o.batch)) for s, f in found.items()
+            }
+            self._entries[key] = _Entry(demand, points, useful, single)
         return self._entries[key]
 
     def of_slot(self, slot: Slot, demand: Demand, gpu: Gpu) -> Option | None:
@@ -89,16 +99,14 @@ class Catalogue:
         return replace(option, percent=slot.compute_percent, memory_mib=slot.memory_mib)
 
 
-def _by_share(
-    demand: Demand, points: tuple[ProfilePoint, ...], policy: PlannerPolicy
-) -> Mapping[Share, tuple[Option, ...]]:
+def _by_share(demand: Demand, points: tuple[ProfilePoint, ...], policy: PlannerPolicy) -> Mapping[Share, list[Option]]:
     anyone = replace(demand, requests_per_s=0.0)
     found: dict[Share, list[Option]] = defaultdict(list)
     for point in points:
         option = option_of(anyone, point, policy)
         if option is not None:
             found[option.product, option.mig, option.percent].append(option)
-    return {share: _useful(options) for share, options in sorted(found.items())}
+    return dict(sorted(found.items()))
 
 
 def _useful(options: list[Option]) -> tuple[Option, ...]:

@@ -16,6 +16,7 @@ from gpulet.planner.throughput import Option, predicted_ms
 from gpulet.planner.weighted.admit import admit
 from gpulet.planner.weighted.catalogue import Catalogue
 from gpulet.planner.weighted.search import WeightedSearch
+from gpulet.planner.weighted.turns import predicted_in_turn_ms, sustained_per_s
 
 _ROUNDS = 3
 
@@ -95,11 +96,14 @@ def _placed(
     gpus = {key_of(g): g for g in problem.gpus}
     own: dict[ModelId, list[Slot]] = {d.model: [] for d in demands}
     for slot in slots:
-        own[slot.model].append(slot)
+        for model in slot.models:
+            own[model].append(slot)
     return tuple(_one(d, sorted(own[d.model], key=slot_order), gpus, catalogue, problem) for d in demands)
 
 
 def _one(demand: Demand, slots: list[Slot], gpus: dict[GpuKey, Gpu], catalogue: Catalogue, problem: Problem) -> Placed:
+    if slots[0].turns:
+        return _in_turn(demand, slots[0], problem)
     options = []
     for slot in slots:
         option = catalogue.of_slot(slot, demand, gpus[key_of(slot.device)])
@@ -109,6 +113,20 @@ def _one(demand: Demand, slots: list[Slot], gpus: dict[GpuKey, Gpu], catalogue: 
     rule = problem.policy.latency_rule
     worst_ms = max(_predicted_ms(o, demand, sum(per_s), rule) for o in dict.fromkeys(options))
     return Placed(demand.model, tuple(slots), worst_ms, sum(per_s), _reason(options, demand, worst_ms), per_s)
+
+
+def _in_turn(demand: Demand, slot: Slot, problem: Problem) -> Placed:
+    turn = next(t for t in slot.turns if t.model == demand.model)
+    cycle_ms, busy_ms, rule = slot.cycle_us / 1000, turn.busy_us / 1000, problem.policy.latency_rule
+    per_s = sustained_per_s(demand, turn.batch, cycle_ms, rule)
+    worst_ms = predicted_in_turn_ms(cycle_ms, busy_ms, rule)
+    share = f"MIG {slot.device.profile}" if slot.device.profile else f"{slot.compute_percent} %"
+    reason = (
+        f"takes turns with {len(slot.turns) - 1} others on {share}: batch {turn.batch} of {busy_ms:.3g} ms in every "
+        f"{cycle_ms:.4g} ms: predicted p{demand.percentile:g} {worst_ms:.3g} of {demand.latency_ms:g} ms, "
+        f"{demand.requests_per_s:.4g} of {per_s:.4g} requests/s"
+    )
+    return Placed(demand.model, (slot,), worst_ms, per_s, reason, (per_s,))
 
 
 def _predicted_ms(option: Option, demand: Demand, total_per_s: float, rule: LatencyRule) -> float:

@@ -49,7 +49,7 @@ class _Kelley:
         self.counts = patterns.counts.astype(float)
         self.patterns = patterns
         self.extra = np.zeros(len(self.counts)) if extra is None else extra
-        models = len(market.demands)
+        models = len(patterns.first) - 1
         self.groups = min(_GROUPS, models) if models > 40 else 1
         self.group = np.arange(models) % self.groups
         self.number = np.array([float(len(sort.keys)) for sort in market.sorts])

@@ -23,6 +23,7 @@ from gpulet.planner.weighted.market import Floats, Ints, Market, market_of
 from gpulet.planner.weighted.patterns import Patterns, patterns_of, with_previous
 from gpulet.planner.weighted.prices import Prices, prices_of
 from gpulet.planner.weighted.seats import Seating, covered
+from gpulet.planner.weighted.sharing import with_sharing
 from gpulet.planner.weighted.standing import COVERED, Held, keep, standing
 
 _PROVABLE = 300
@@ -64,6 +65,13 @@ class WeightedSearch:
         self.unit = {sort.price for sort in self.market.sorts} <= {1.0}
 
     def run(self) -> Found | Nothing:
+        """The best plan without turns, or, where policy has it, with turns if that is cheaper."""
+        answer = self._alone()
+        if not self.problem.policy.time_sharing or self.market.impossible():
+            return answer
+        return with_sharing(self.problem, self.rules, self.catalogue, self.fleet, self.market, answer)
+
+    def _alone(self) -> Found | Nothing:
         """Keep what exists if nothing is known to be cheaper; else the cheaper, moves counted."""
         if self.market.impossible():
             return Nothing(proven=True)

@@ -7,7 +7,9 @@ seat is placed by best fit, in another size if need be.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +24,13 @@ from gpulet.planner.weighted.layout import Columns
 from gpulet.planner.weighted.market import ALONE, Block, Ints, Market
 from gpulet.planner.weighted.standing import COVERED, Held, superfluous
 
+
+class Bundle(Protocol):
+    """Models that take turns in one gpulet."""
+
+    def slot(self, kind: int, device: Device) -> Slot: ...
+
+
 _TRIES = 12
 """Models that a seat is offered to before it stays empty."""
 Column = tuple[int, ...]
@@ -30,11 +39,20 @@ Column = tuple[int, ...]
 class Seating:
     """Fills a packing without slots."""
 
-    def __init__(self, market: Market, packing: Packing, fleet: Fleet, held: Mapping[ModelId, list[Held]]) -> None:
+    def __init__(
+        self,
+        market: Market,
+        packing: Packing,
+        fleet: Fleet,
+        held: Mapping[ModelId, list[Held]],
+        bundles: Sequence[Bundle] = (),
+    ) -> None:
+        """``bundles``: models that take turns; the rows of ``replicas`` behind those of the models."""
         self.market = market
         self.packing = packing
         self.fleet = fleet
         self.held = held
+        self.bundles = bundles
         self.sort_of: dict[GpuKey, int] = {key: i for i, sort in enumerate(market.sorts) for key in sort.keys}
         self.queues: dict[int, deque[int]] = {}
         self.repaired = False
@@ -152,14 +170,18 @@ class Seating:
         for _ in range(min(_TRIES, len(queue or ()))):
             assert queue
             model = queue.popleft()
-            if self._sit(model, self.market.ways[model][kind][0], device):
+            if self._sit(model, kind, device):
                 return
             queue.append(model)
 
-    def _sit(self, model: int, option: Option, device: Device) -> bool:
-        demand = self.market.demands[model]
-        ordinal = 0 if device.profile else next_ordinal(self.packing, demand.model, device)
-        slot = slot_of(demand.model, option, device, demand, ordinal)
+    def _sit(self, model: int, kind: int, device: Device) -> bool:
+        demands = self.market.demands
+        if model >= len(demands):
+            slot = self.bundles[model - len(demands)].slot(kind, device)
+        else:
+            slot = slot_of(demands[model].model, self.market.ways[model][kind][0], device, demands[model], 0)
+        if not device.profile:
+            slot = replace(slot, ordinal=next_ordinal(self.packing, slot.model, device))
         if not self.packing.fits(slot):
             return False
         self.packing.add(slot)
@@ -169,6 +191,8 @@ class Seating:
         """Best fit for those without a seat, the largest first."""
         short: dict[int, list[Option]] = defaultdict(list)
         for kind, queue in sorted(self.queues.items()):
+            if any(model >= len(self.market.demands) for model in queue):
+                return False  # a bundle has no other size: the caller plans without turns
             for model in queue:
                 short[model].append(self.market.ways[model][kind][0])
         self.repaired = bool(short)
