@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.checks import audit, endstate
 from e2e.cluster import local
 from e2e.cluster.commands import say
 from e2e.demo import install, models
@@ -24,7 +25,7 @@ def kubectl() -> Iterator[Kubectl]:
     install.gpulet(made, say)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     made.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    made.apply(models.config_map(NAMESPACE, "shelf"), profile())
+    made.apply(models.config_map(NAMESPACE, "shelf"), profile(), tuned_volume())
     yield made
     if not os.environ.get("GPULET_E2E_KEEP"):
         local.down(NAME, say)
@@ -54,6 +55,32 @@ def profile() -> dict[str, Any]:
         "kind": "ModelProfile",
         "metadata": {"name": "given", "namespace": NAMESPACE},
         "spec": {"points": [point]},
+    }
+
+
+def tuned_volume() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "tuned", "namespace": NAMESPACE},
+        "spec": {
+            "storageClassName": "gpulet-shared",
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+def tuning_job(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "gpulet.dev/v1alpha1",
+        "kind": "TuningJob",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "model": {"uri": "configmap://model-shelf/model.onnx", "format": "onnx"},
+            "output": {"uri": f"pvc://tuned/{name}"},
+        }
+        | spec,
     }
 
 
@@ -122,12 +149,16 @@ def shares(kubectl: Kubectl) -> list[dict[str, Any]]:
     return kubectl.list("gpulets.gpulet.dev", "-n", NAMESPACE)
 
 
-def condition(kubectl: Kubectl, name: str, type_: str) -> dict[str, Any]:
-    found = kubectl.get("inferencemodels.gpulet.dev", name, NAMESPACE) or {}
+def condition(kubectl: Kubectl, name: str, type_: str, *, kind: str = "inferencemodels.gpulet.dev") -> dict[str, Any]:
+    found = kubectl.get(kind, name, NAMESPACE) or {}
     for item in found.get("status", {}).get("conditions", ()):
         if item["type"] == type_:
             return dict(item)
     return {"status": "absent", "reason": "", "message": ""}
+
+
+def of_job(kubectl: Kubectl, kind: str, name: str) -> list[dict[str, Any]]:
+    return kubectl.list(kind, "-n", NAMESPACE, "-l", f"gpulet.dev/tuning-job={name}")
 
 
 def ready(kubectl: Kubectl, name: str) -> bool:
@@ -208,21 +239,79 @@ def test_what_cannot_be_served_says_so_and_the_others_go_on(kubectl: Kubectl) ->
 
 
 def test_a_job_that_cannot_be_tuned_fails_with_a_remedy(kubectl: Kubectl) -> None:
-    job = {
-        "apiVersion": "gpulet.dev/v1alpha1",
-        "kind": "TuningJob",
-        "metadata": {"name": "plan", "namespace": NAMESPACE},
-        "spec": {"model": {"uri": "pvc://x/model.plan", "format": "tensorrt"}, "output": {"uri": "pvc://x/out"}},
-    }
-    kubectl.apply(job)
+    kubectl.apply(tuning_job("plan", model={"uri": "pvc://x/model.plan", "format": "tensorrt"}))
 
     def failed() -> bool:
-        found = kubectl.get("tuningjobs.gpulet.dev", "plan", NAMESPACE) or {}
-        conditions = {c["type"]: c for c in found.get("status", {}).get("conditions", ())}
-        succeeded = conditions.get("Succeeded", {})
-        return succeeded.get("reason") == "NotTunable" and "ONNX" in succeeded.get("message", "")
+        succeeded = condition(kubectl, "plan", "Succeeded", kind="tuningjobs.gpulet.dev")
+        return succeeded["reason"] == "NotTunable" and "ONNX" in succeeded["message"]
 
     install.eventually("the reason and the remedy", failed, timeout_s=30)
+
+
+def test_spec_tuning_makes_a_job_and_takes_it_away_again(kubectl: Kubectl) -> None:
+    """Applied twice it is one job; while it searches nobody but its own pods gets in; its end takes seconds."""
+    wanted = model("tuned", tuning={"trials": 4000, "output": {"uri": "pvc://tuned/tuned"}})
+    kubectl.apply(wanted)
+    install.eventually("it to serve", lambda: ready(kubectl, "tuned"), timeout_s=120)
+    install.eventually("its search", lambda: _searching(of_job(kubectl, "pods", "tuned-tuning")), timeout_s=120)
+    tuned = condition(kubectl, "tuned", "Tuned")
+    assert (tuned["status"], tuned["reason"]) == ("Unknown", "Searching") and "tuned-tuning" in tuned["message"]
+    assert [p["metadata"]["name"] for p in of_job(kubectl, "networkpolicies", "tuned-tuning")] == [
+        "tuned-tuning-tracker"
+    ]
+    before = endstate.versions(kubectl)
+    kubectl.apply(wanted)
+    time.sleep(8)
+    assert endstate.versions(kubectl) == before
+    kubectl.apply(model("tuned"))
+    started = time.monotonic()
+    install.eventually(
+        "the job and its pods to be gone",
+        lambda: (
+            not kubectl.get("tuningjobs.gpulet.dev", "tuned-tuning", NAMESPACE)
+            and not of_job(kubectl, "pods", "tuned-tuning")
+        ),
+        timeout_s=25,
+    )
+    say(f"gone {time.monotonic() - started:.1f} s after spec.tuning")
+    assert ready(kubectl, "tuned")
+    cluster = local.existing(NAME)
+    assert audit.used(cluster.audit_log, audit.CONTROLLER) >= audit.AUTOTUNED
+    assert audit.denied(cluster.audit_log, audit.CONTROLLER) == []
+
+
+def _searching(pods: list[dict[str, Any]]) -> bool:
+    roles = {p["metadata"]["labels"]["gpulet.dev/role"] for p in pods if p["status"].get("phase") == "Running"}
+    return roles == {"tracker", "server", "client"}
+
+
+def test_a_tuning_job_of_that_name_that_is_the_user_s_own_is_left_alone(kubectl: Kubectl) -> None:
+    kubectl.apply(tuning_job("mine-tuning", trials=9, suspend=True))
+    kubectl.apply(model("mine", tuning={"trials": 8, "output": {"uri": "pvc://tuned/mine"}}))
+    install.eventually(
+        "the model to say so", lambda: condition(kubectl, "mine", "Tuned")["reason"] == "NameTaken", timeout_s=30
+    )
+    kept = kubectl.get("tuningjobs.gpulet.dev", "mine-tuning", NAMESPACE) or {}
+    assert kept["spec"]["trials"] == 9 and kept["metadata"]["generation"] == 1
+    assert "ownerReferences" not in kept["metadata"]
+
+
+def test_a_quota_s_words_are_on_the_tuning_job_until_the_quota_goes(kubectl: Kubectl) -> None:
+    hard = {"spec": {"hard": {"pods": "0"}}}
+    head = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": NAMESPACE}}
+    kubectl.apply(head | hard)
+
+    def said() -> dict[str, Any]:
+        return condition(kubectl, "short", "Succeeded", kind="tuningjobs.gpulet.dev")
+
+    try:
+        time.sleep(2)
+        kubectl.apply(tuning_job("short", batch=1, computePercent=40, trials=8))
+        install.eventually("the quota's words", lambda: "exceeded quota" in said()["message"], timeout_s=30)
+        assert (said()["status"], said()["reason"]) == ("Unknown", "Refused")
+    finally:
+        kubectl.run("-n", NAMESPACE, "delete", "resourcequota", "none")
+    install.eventually("the search to start", lambda: said()["reason"] == "Searching", timeout_s=90)
 
 
 def test_a_service_of_that_name_that_is_somebody_s_own_is_left_alone(kubectl: Kubectl) -> None:

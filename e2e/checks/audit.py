@@ -27,10 +27,12 @@ class Request:
     verb: str
 
 
-# Slices are deleted when a GPU is gone or is cut into fewer devices: none is in a demo. No model of the demo has
-# spec.tuning, whose TuningJobs the controller makes; test_controller.py sees these verbs used.
+# Slices are deleted when a GPU is gone or is cut into fewer devices: none is in a demo. Nor does a model of the demo
+# get another file before it is measured, whose profile the controller deletes, or have spec.tuning, whose TuningJobs
+# the controller makes; test_controller.py sees these verbs used.
 AUTOTUNED = frozenset(Request("gpulet.dev", "tuningjobs", verb) for verb in ("create", "patch", "delete"))
-RARE = frozenset({Request("resource.k8s.io", "resourceslices", "delete")}) | AUTOTUNED
+REPLACED = frozenset({Request("gpulet.dev", "modelprofiles", "delete")})
+RARE = frozenset({Request("resource.k8s.io", "resourceslices", "delete")}) | AUTOTUNED | REPLACED
 
 
 def events(log: Path, user: str, *, since: datetime | None = None) -> Iterator[dict[str, Any]]:

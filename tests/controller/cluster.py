@@ -8,6 +8,7 @@ import copy
 import itertools
 from typing import Any
 
+from gpulet.api.workload import ServeReport
 from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute, WriteStatus
 from gpulet.controller.read import read_world
 from gpulet.controller.world import Key, World
@@ -37,6 +38,8 @@ class Cluster:
         self.writes: list[str] = []
         self.refusals: list[Any] = []
         """What a quota said, once for each pass."""
+        self.reports: dict[Key, ServeReport] = {}
+        """What serving programs say, by pod."""
         self.names_taken: dict[Key, str] = {}
         self.refused_children: dict[tuple[str, Key], str] = {}
         self._uid = itertools.count(1)

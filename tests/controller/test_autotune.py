@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from gpulet.api.policy import Policy
+from gpulet.api.workload import ServeReport
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
 from tests.controller.test_decide import POLICY, condition, one_pass, report
 
 WITH_OUTPUT = POLICY.model_copy(
     update={"tuning": POLICY.tuning.model_copy(update={"output": "pvc://store/tuned"})},
 )
+FILE, OTHER_FILE = "sha256:a", "sha256:b"
 TUNING = {"trials": 8, "output": {"uri": "pvc://store/m"}}
 
 
@@ -58,7 +60,7 @@ def finish(
         if g["spec"].get("tuning", {}).get("role") == "merge" and g["spec"]["tuning"]["job"] == name
     )
     verdict: dict[str, Any] = {"digest": "sha256:1", "path": "tuned.so", "adopted": adopted}
-    verdict |= {"beforeMilliseconds": 10.0, "afterMilliseconds": 4.0}
+    verdict |= {"beforeMilliseconds": 10.0, "afterMilliseconds": 4.0, "modelDigest": FILE}
     cluster.end_pod(merge, "merge", json.dumps(error or verdict), code=1 if error else 0)
     settle(cluster)
 
@@ -71,6 +73,16 @@ def measure_all(cluster: Cluster) -> None:
             if "profiling" in gpulet["spec"] and key in cluster.objects["Pod"]:
                 cluster.end_pod(key, "prober", report(gpulet["spec"]["computePercent"]))
     settle(cluster)
+
+
+def lies_there(cluster: Cluster, digest: str) -> None:
+    """What the serving pods report of the file at the model's URI."""
+    cluster.reports.clear()
+    for key, gpulet in cluster.objects["Gpulet"].items():
+        if "models" in gpulet["spec"]:
+            model = {"name": "m", "digest": "sha256:served", "sourceDigest": digest, "ready": True}
+            report_ = {"models": [model], "runtime": "triton", "runtimeVersion": "2.51.0"}
+            cluster.reports[key] = ServeReport.model_validate(report_)
 
 
 def _ask(model: dict[str, Any], *, slo_ms: float, rate: float = 2) -> None:
@@ -238,3 +250,38 @@ def test_the_longest_names_make_a_name_that_is_allowed(cluster: Cluster) -> None
     settle(cluster, passes=2)
     made = jobs(cluster)
     assert len(set(made)) == 2 and all(len(f"{name}-10") <= 50 for name in made)
+
+
+def test_a_file_that_is_replaced_behind_its_uri_is_served_itself_and_tuned_anew(cluster: Cluster) -> None:
+    """The artifact of the file before must not go on answering for it."""
+    model = tuned_model(cluster, TUNING)
+    settle(cluster)
+    lies_there(cluster, FILE)
+    finish(cluster)
+    measure_all(cluster)
+    assert model["status"]["servingFormat"] == "tvm" and model["status"]["sourceDigest"] == FILE
+    (served,) = [
+        p for p in cluster.objects["Pod"].values() if p["metadata"]["labels"].get("gpulet.dev/role") == "serve"
+    ]
+    mounts = {m["mountPath"] for m in served["spec"]["containers"][0]["volumeMounts"]}
+    assert {"/run/gpulet/models/m", "/run/gpulet/source/m"} <= mounts, "it can see the model's own file"
+    lies_there(cluster, OTHER_FILE)
+    settle(cluster, passes=8)
+    assert model["status"]["servingFormat"] == "onnx" and model["status"]["sourceDigest"] == OTHER_FILE
+    assert jobs(cluster) == ["m-tuning-2"], "what was won with the other file is worth nothing"
+    cluster.reports.clear()
+    settle(cluster)
+    assert model["status"]["servingFormat"] == "onnx", "it is remembered while nobody can be asked"
+
+
+def test_a_file_that_is_put_back_is_served_tuned_again(cluster: Cluster) -> None:
+    """With a job that its user wrote, which stays."""
+    model = tuned_model(cluster, TUNING)
+    finish(cluster)
+    del model["spec"]["tuning"]
+    measure_all(cluster)
+    assert model["status"]["servingFormat"] == "tvm"
+    for digest, served in ((FILE, "tvm"), (OTHER_FILE, "onnx"), (FILE, "tvm")):
+        lies_there(cluster, digest)
+        settle(cluster, passes=8)
+        assert model["status"]["servingFormat"] == served

@@ -36,7 +36,7 @@ class Memory:
         return copy.deepcopy(self._cluster.objects)
 
     def observations(self) -> Observations:
-        return Observations()
+        return Observations(reports=dict(self._cluster.reports))
 
     def take_refusals(self) -> list[Any]:
         return self._cluster.refusals

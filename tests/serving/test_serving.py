@@ -12,6 +12,7 @@ import pytest
 from e2e.tuning_model import INPUT_SHAPE
 
 from gpulet.metrics.triton import Scrape, parse
+from gpulet.serving.source import digest_of
 from gpulet.v2.client import V2Client, V2Error
 from tests.serving.server import HTTP, METRICS, Server, infer, net
 
@@ -98,6 +99,27 @@ def test_a_tuned_library_of_a_fixed_batch_answers_requests_of_any_size(server: S
         for count in (1, 2, 3, 5):
             asked = samples(count)
             np.testing.assert_allclose(infer(client, asked), server.reference(asked), rtol=1e-3, atol=1e-4)
+
+
+def test_a_file_that_is_replaced_behind_a_tuned_artifact_is_seen(server: Server) -> None:
+    """The artifact goes on serving; the report names the file that lies at the model's URI now."""
+    server.compile(batch=2)
+    own = server.folder / "source" / "net" / "net.onnx"
+    own.parent.mkdir(parents=True)
+    own.write_bytes((server.files / "net.onnx").read_bytes())
+    environment = {"GPULET_SOURCE_ROOT": str(server.folder / "source")}
+    server.start(net(format="tvm", path="tuned.so", batch=2, source="net.onnx"), **environment)
+    server.wait_ready()
+    first = server.report().models[0]
+    assert first.source_digest == digest_of(own) != first.digest
+    fresh = own.with_name("fresh")
+    fresh.write_bytes(own.read_bytes() + b"x")
+    fresh.rename(own)
+    assert server.report().models[0].source_digest == digest_of(own) != first.source_digest
+    assert server.report().models[0].digest == first.digest
+    own.unlink()
+    assert server.report().models[0].source_digest is not None, "a file that is gone says nothing of the next one"
+    assert server.get("/ready")[0] == 200
 
 
 def test_an_onnx_file_of_a_fixed_batch_answers_requests_of_any_size(server: Server) -> None:

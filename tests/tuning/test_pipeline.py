@@ -156,6 +156,10 @@ def test_two_clients_search_kills_lose_nothing_and_the_merge_is_right(job: Job) 
     assert report.max_difference is not None and report.max_difference < 1e-3
     assert report.after_milliseconds is not None and report.untuned_milliseconds is not None
     assert report.after_milliseconds < report.untuned_milliseconds
+    assert (
+        report.model_digest
+        == "sha256:" + hashlib.sha256((job.folder / "models/model/model.onnx").read_bytes()).hexdigest()
+    )
     assert report.digest == "sha256:" + hashlib.sha256((job.work / "tuned.so").read_bytes()).hexdigest()
     sidecar = json.loads((job.work / "tuned.json").read_text())
     assert sidecar["inputs"] == [{"name": "input", "shape": [2, 3, 28, 28], "dtype": "float32"}]

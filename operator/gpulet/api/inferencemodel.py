@@ -281,6 +281,8 @@ class InferenceModelStatus(KubeModel):
     """Where callers inside the cluster reach the model."""
     model_digest: Digest | None = None
     """sha256 of what is served, computed in the pod where the file is read."""
+    source_digest: Digest | None = None
+    """sha256 of the file at spec.model.uri, as the serving pods last found it."""
     serving_format: ModelFormat | None = None
     """tvm: a tuned artifact is served."""
     tuning_job: Annotated[str, Field(max_length=253)] | None = None

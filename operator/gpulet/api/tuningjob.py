@@ -88,6 +88,8 @@ class Artifact(KubeModel):
     tvm_version: Annotated[str, Field(max_length=64)] | None = None
     model_uri: Text | None = None
     """The model it was tuned from: of another model it says nothing."""
+    model_digest: Digest | None = None
+    """sha256:... of that model's file: once another file lies there, the artifact is not served."""
 
 
 class TuningJobStatus(KubeModel):

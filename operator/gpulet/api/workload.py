@@ -24,6 +24,8 @@ RPC_SERVER_PORT = 9090
 
 MODEL_ROOT = "/run/gpulet/models"
 """A model's volume is mounted at MODEL_ROOT/<model name>; ``path`` below is relative to that."""
+SOURCE_ROOT = "/run/gpulet/source"
+"""Where a tuned artifact is served, the volume of the model's own file is mounted at SOURCE_ROOT/<model name>."""
 WORK_ROOT = "/run/gpulet/work"
 """A TuningJob's output folder (a sub-path of its claim) is mounted here in each of its pods."""
 
@@ -37,6 +39,8 @@ class ServedModel(KubeModel):
     instances: int = 1
     queue_delay_microseconds: int = 0
     threads: int = 1
+    source: str | None = None
+    """Of the model's own file, below SOURCE_ROOT/<name>, where ``path`` is an artifact tuned from it."""
 
 
 class ServeSpec(KubeModel):
@@ -51,6 +55,8 @@ class ModelReport(KubeModel):
     name: str
     digest: str
     """sha256:... of the model file."""
+    source_digest: str | None = None
+    """sha256:... of the model's own file as it lies there now: another one may have been put in its place."""
     ready: bool
 
 
@@ -128,6 +134,8 @@ class TuneReport(KubeModel):
     path: str | None = None
     """Of the artifact, below the job's output folder."""
     tvm_version: str | None = None
+    model_digest: str | None = None
+    """sha256:... of the model file that it was tuned from."""
     records: int = 0
     max_difference: float | None = None
     """Largest absolute difference of the tuned from the untuned output."""

@@ -136,6 +136,14 @@ def mount_model(target: dict[str, Any], model: str, file: ModelFile) -> dict[str
     return {"name": volume} | file.volume
 
 
+def mount_source(target: dict[str, Any], model: str, file: ModelFile) -> dict[str, Any]:
+    """Mounts the model's own file beside a tuned artifact, as ``mount_model`` does with what is served."""
+    volume = f"source-{model}"[:63].rstrip("-")
+    mount: dict[str, Any] = {"name": volume, "mountPath": f"{workload.SOURCE_ROOT}/{model}", "readOnly": True}
+    target["volumeMounts"].append(mount)
+    return {"name": volume} | file.volume
+
+
 def host_of(template: PodTemplate, *, cpu: str, memory: str) -> Host:
     """What the template asks of the node, or the policy's defaults."""
     tolerations = tuple(t.to_dict() for t in template.tolerations)
@@ -176,13 +184,17 @@ def serving_pod(
     *,
     spec: workload.ServeSpec,
     files: dict[str, ModelFile],
+    sources: dict[str, ModelFile],
     image: str,
     model: InferenceModelSpec,
     host: Host,
     millicores: int,
     routed: bool,
 ) -> dict[str, Any]:
-    """A Triton in the share of ``gpulet``, serving ``spec``; ``files``: each model's file by model name."""
+    """A Triton in the share of ``gpulet``, serving ``spec``.
+
+    ``files``: each model's file by model name; ``sources``: own files of those of which an artifact is served.
+    """
     cpu = share_cpu(gpulet.spec.compute_percent, millicores, host.cpu)
     server = server_container(spec, image=image, cpu=cpu, memory=host.memory)
     # A start in a small share takes its time: only a server that stays dumb for two minutes is restarted.
@@ -190,6 +202,7 @@ def serving_pod(
     template = model.pod_template
     server["env"] += [e.to_dict() for e in template.environment]
     volumes = [mount_model(server, name, file) for name, file in files.items()]
+    volumes += [mount_source(server, name, file) for name, file in sources.items()]
     body = pod_spec(
         [server],
         restart="Always",

@@ -31,6 +31,8 @@ class ModelFile:
     """The PersistentVolumeClaim it lies on: its topology binds the pod."""
     pull_secret: str | None = None
     """The Secret with which the node's runtime pulls the image it lies in."""
+    replaceable: bool = True
+    """Whether another file can come to lie there while a pod has it mounted."""
 
 
 def model_file(source: ModelSource) -> ModelFile:
@@ -47,7 +49,7 @@ def model_file(source: ModelSource) -> ModelFile:
     if scheme == "oci":
         volume = {"image": {"reference": rest, "pullPolicy": "IfNotPresent"}}
         secret = source.credentials_ref.name if source.credentials_ref is not None else None
-        return ModelFile(volume, _FILE_IN_IMAGE[source.format], pull_secret=secret)
+        return ModelFile(volume, _FILE_IN_IMAGE[source.format], pull_secret=secret, replaceable=False)
     raise UnsupportedSourceError(
         f"spec.model.uri: {scheme}:// cannot be mounted yet; put the file on a volume (pvc://claim/path), "
         "in a ConfigMap (configmap://name/key) or in an image (oci://...)"

@@ -14,7 +14,7 @@ from gpulet.api.tuningjob import TuningJob
 from gpulet.build.gpulet import REVISION, owner_reference
 from gpulet.build.names import short_hash
 from gpulet.controller.actions import Action, Apply, Delete
-from gpulet.controller.profiles import adopted_job
+from gpulet.controller.profiles import adopted_job, is_stale
 from gpulet.controller.world import World
 from gpulet.model.demand import ModelId
 from gpulet.model.plan import Plan
@@ -40,7 +40,7 @@ def autotune(world: World, model: InferenceModel, plan: Plan, policy: Policy, *,
     if model.spec.tuning is None:
         return Tuned(tuple(_delete(job, "spec.tuning is gone") for job in own if not is_finished(job)), None)
     revision = _revision(model)
-    current = [job for job in own if job.metadata.annotations.get(REVISION) == revision]
+    current = [j for j in own if j.metadata.annotations.get(REVISION) == revision and not is_stale(j, model)]
     outdated = tuple(_delete(j, "the model has changed") for j in own if j not in current and not is_finished(j))
     if not current or _has_moved(current, _planned_percent(plan, model)):
         made = _made(world, model, policy, _next_number(own), outdated)

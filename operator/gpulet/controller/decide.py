@@ -23,6 +23,7 @@ from gpulet.controller.refused import Object
 from gpulet.controller.room import Room
 from gpulet.controller.snapshot import revision
 from gpulet.controller.statuses import Known, gpulet_statuses, invalid_statuses, model_statuses
+from gpulet.controller.superseded import superseded
 from gpulet.controller.transition import Scene, Steps, steps
 from gpulet.controller.world import Key, World, is_planned
 from gpulet.model.demand import ModelId
@@ -63,13 +64,16 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
     actions += _kept(known, scene, transition)
     actions += _removals(known, transition)
     actions += _wanted_profiles(known)
+    old = superseded(known.world, known.choices, settled=_settled(known, scene))
+    actions += [Delete("ModelProfile", p.key, p.metadata.uid, "of an earlier file of its model") for p in old]
     refused = known.refused_children
     tuned = {
         m.key: autotune(known.world, m, known.plan, known.policy, refused=refused.get(("InferenceModel", m.key)))
         for m in _in_order(known.world.models)
     }
     actions += [action for one in tuned.values() for action in one.actions]
-    for profile in _in_order(known.world.profiles):
+    going = {profile.key for profile in old}
+    for profile in _in_order({key: p for key, p in known.world.profiles.items() if key not in going}):
         words = refused.get(("ModelProfile", profile.key))
         actions += profiling.reconcile(known.world, profile, room, known.policy, refused=words, now=now)
     for job in _in_order(known.world.jobs):
@@ -168,6 +172,13 @@ def _removals(known: Pass, transition: Steps) -> list[Action]:
             regarding = {"apiVersion": names.API_VERSION, "kind": "Gpulet", "metadata": gpulet.metadata.to_dict()}
             actions.append(Tell(regarding, removal.reason, "makes room for a planned share", warning=True))
     return actions
+
+
+def _settled(known: Pass, scene: Scene) -> frozenset[Key]:
+    """Models of which nothing exists but what is planned now."""
+    other = scene.serving | known.frozen
+    serving = {(k[0], m.name) for k in other - scene.desired.keys() for m in known.world.gpulets[k].spec.models or ()}
+    return frozenset(known.world.models.keys() - serving)
 
 
 def _wanted_profiles(known: Pass) -> list[Action]:

@@ -9,6 +9,7 @@ from gpulet.api.modelprofile import ModelProfile, Point
 from gpulet.api.policy import Policy
 from gpulet.api.tuningjob import TuningJob
 from gpulet.build.names import short_hash
+from gpulet.build.source import UnsupportedSourceError, model_file
 from gpulet.controller.inventory import products_of
 from gpulet.controller.world import Key, World
 from gpulet.model.profile import Profile, ProfilePoint
@@ -39,6 +40,8 @@ class Choice:
     wanted_profiles: tuple[Wanted, ...] = ()
     job: TuningJob | None = None
     """The job whose artifact waits for its profiles, or is served."""
+    named: frozenset[str] = frozenset()
+    """ModelProfiles that speak for the model's file or its artifact, or will once they are made and measured."""
 
 
 def choices_of(world: World) -> dict[Key, Choice]:
@@ -49,6 +52,11 @@ def choices_of(world: World) -> dict[Key, Choice]:
 
 def choose(world: World, model: InferenceModel, products: Sequence[str]) -> Choice:
     """The adopted artifact once it is profiled, else the model's own file. ``products``: what the cluster has."""
+    try:
+        model_file(model.spec.model)
+    except UnsupportedSourceError as error:
+        # Without a profile there is no demand: a share for a pod that cannot be made would be held for nothing.
+        return Choice(model.spec.model, None, no("Profiled", "UnsupportedSource", str(error)))
     own = _own_choice(world, model, products)
     job = adopted_job(world, model)
     if job is None or job.status.artifact is None:
@@ -59,6 +67,7 @@ def choose(world: World, model: InferenceModel, products: Sequence[str]) -> Choi
         world, model, source, products, version=artifact.digest, fixed_batch=job.status.batch or 1
     )
     measured = _measured(found)
+    own = replace(own, named=own.named | _names(found, wanted))
     # On every product that the model may run on, or a full product could leave it without a place.
     if wanted or not measured or len(measured) < len(found):
         return replace(own, wanted_profiles=own.wanted_profiles or wanted, job=job)
@@ -70,6 +79,7 @@ def choose(world: World, model: InferenceModel, products: Sequence[str]) -> Choi
         artifact=artifact.uri,
         fixed_batch=job.status.batch,
         job=job,
+        named=own.named,
     )
 
 
@@ -81,21 +91,27 @@ def _own_choice(world: World, model: InferenceModel, products: Sequence[str]) ->
         if given is None:
             message = f"spec.profileRef: no ModelProfile {name} in namespace {namespace}; create it or remove the field"
             return Choice(source, None, no("Profiled", "ProfileNotFound", message))
-        points = points_of(given)
+        points, named = points_of(given), frozenset((name,))
         if points:
-            return Choice(source, Profile(points, source=name), yes("Profiled", "Given", f"ModelProfile {name}"))
-        return Choice(source, None, _unmeasured(given))
+            fact = yes("Profiled", "Given", f"ModelProfile {name}")
+            return Choice(source, Profile(points, source=name), fact, named=named)
+        return Choice(source, None, _unmeasured(given), named=named)
     found, wanted = _profiles(world, model, source, products, version=source.format)
-    measured = _measured(found)
+    measured, named = _measured(found), _names(found, wanted)
     if measured:  # the other products are measured beside serving
         profile = _joined(measured)
         fact = yes("Profiled", "Measured", f"{profile.source}: {len(profile.points)} points")
-        return Choice(source, profile, fact, wanted_profiles=wanted)
+        return Choice(source, profile, fact, wanted_profiles=wanted, named=named)
     if found:
-        return Choice(source, None, _unmeasured(found[0]), wanted_profiles=wanted)
+        return Choice(source, None, _unmeasured(found[0]), wanted_profiles=wanted, named=named)
     if wanted:
-        return Choice(source, None, no("Profiled", "NotMeasured", "no profile yet"), wanted_profiles=wanted)
+        fact = no("Profiled", "NotMeasured", "no profile yet")
+        return Choice(source, None, fact, wanted_profiles=wanted, named=named)
     return Choice(source, None, _nowhere(model, products))
+
+
+def _names(found: Sequence[ModelProfile], wanted: Sequence[Wanted]) -> frozenset[str]:
+    return frozenset(p.metadata.name for p in found) | frozenset(w.name for w in wanted)
 
 
 def _profiles(
@@ -171,8 +187,16 @@ def adopted_job(world: World, model: InferenceModel) -> TuningJob | None:
         and job.status.adopted
         and job.status.artifact is not None
         and job.status.artifact.model_uri == model.spec.model.uri
+        and not is_stale(job, model)
     ]
     return max(found, key=lambda job: (job.status.completion_time or "", job.metadata.name), default=None)
+
+
+def is_stale(job: TuningJob, model: InferenceModel) -> bool:
+    """Whether another file than the one it tuned has come to lie at the same URI. What nobody has read is believed."""
+    tuned_from = job.status.artifact.model_digest if job.status.artifact is not None else None
+    there = model.status.source_digest
+    return tuned_from is not None and there is not None and tuned_from != there
 
 
 def points_of(profile: ModelProfile | None) -> tuple[ProfilePoint, ...]:

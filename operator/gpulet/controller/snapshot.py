@@ -1,11 +1,11 @@
 """From a view of the cluster to the planner's question. Pure: the same world gives the same problem."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gpulet.api import names
 from gpulet.api.gpulet import Gpulet
-from gpulet.api.inferencemodel import InferenceModel
+from gpulet.api.inferencemodel import InferenceModel, ModelSource
 from gpulet.api.policy import Policy
 from gpulet.build.gpulet import REVISION, share_of, slot_of
 from gpulet.build.names import short_hash
@@ -86,7 +86,7 @@ def demand(world: World, model: InferenceModel, choice: Choice, *, rate_per_s: f
         host_cpu_millicores=millicores(template.cpu or policy.host_cpu),
         host_memory_mib=mebibytes(template.memory or policy.host_memory),
         tolerations=tuple(Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in template.tolerations),
-        nodes=volume_nodes(world, model.metadata.namespace, choice),
+        nodes=volume_nodes(world, model.metadata.namespace, (choice.source, spec.model)),
         artifact=choice.artifact,
         fixed_batch=choice.fixed_batch,
     )
@@ -227,10 +227,15 @@ def _claim_usages(claim: Raw, devices: dict[tuple[str, str], Device]) -> list[Us
     return found
 
 
-def volume_nodes(world: World, namespace: str, choice: Choice) -> tuple[str, ...] | None:
-    """Nodes on which the model's volume can be mounted; None: any (or not known yet)."""
+def volume_nodes(world: World, namespace: str, sources: Iterable[ModelSource]) -> tuple[str, ...] | None:
+    """Nodes on which the volumes of all ``sources`` can be mounted; None: any (or not known yet)."""
+    allowed = [found for source in sources if (found := _nodes_of_volume(world, namespace, source)) is not None]
+    return tuple(sorted(set.intersection(*allowed))) if allowed else None
+
+
+def _nodes_of_volume(world: World, namespace: str, source: ModelSource) -> set[str] | None:
     try:
-        claim_name = model_file(choice.source).claim
+        claim_name = model_file(source).claim
     except UnsupportedSourceError:
         return None
     claim = world.volume_claims.get((namespace, claim_name)) if claim_name else None
@@ -238,9 +243,7 @@ def volume_nodes(world: World, namespace: str, choice: Choice) -> tuple[str, ...
     required = ((volume or {}).get("spec", {}).get("nodeAffinity") or {}).get("required")
     if not required:
         return None
-    return tuple(
-        sorted(name for (_, name), node in world.nodes.items() if _matches(node, required["nodeSelectorTerms"]))
-    )
+    return {name for (_, name), node in world.nodes.items() if _matches(node, required["nodeSelectorTerms"])}
 
 
 def _matches(node: Raw, terms: list[Raw]) -> bool:

@@ -81,6 +81,7 @@ def _facts(known: Known, model: InferenceModel, placed: Placed | None, unplaced:
         batch=placed.slots[0].batch if placed else None,
         url=model_url(namespace, name),
         digest=_digest(known, gpulets),
+        source_digest=_source_digest(known, gpulets) or model.status.source_digest,
         format=choice.source.format,
         tuning_job=job,
         tuned=known.tuned.get(model.key),
@@ -139,6 +140,15 @@ def _digest(known: Known, gpulets: list[Gpulet]) -> str | None:
         report = known.observations.reports.get(gpulet.key)
         if report is not None and report.models:
             return report.models[0].digest
+    return None
+
+
+def _source_digest(known: Known, gpulets: list[Gpulet]) -> str | None:
+    for gpulet in gpulets:
+        report = known.observations.reports.get(gpulet.key)
+        found = report.models[0].source_digest if report is not None and report.models else None
+        if found is not None:
+            return found
     return None
 
 

@@ -171,6 +171,7 @@ def _succeed(job: TuningJob, start: Start, report: TuneReport, *, now: datetime)
         digest=report.digest or "",
         tvm_version=report.tvm_version,
         model_uri=start.source.uri,
+        model_digest=report.model_digest,
     )
     latency = TuningLatency(
         before_milliseconds=rounded(report.before_milliseconds),

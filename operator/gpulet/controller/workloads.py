@@ -40,6 +40,8 @@ def serving_pod_of(world: World, gpulet: Gpulet, model: InferenceModel, policy: 
     served = next(m for m in gpulet.spec.models or () if m.name == model.metadata.name)
     source = source_of(model, gpulet)
     file = model_file(source)
+    own = model_file(model.spec.model) if served.artifact is not None else None
+    watched = own if own is not None and own.replaceable else None
     spec = ServeSpec(
         models=[
             ServedModel(
@@ -49,6 +51,7 @@ def serving_pod_of(world: World, gpulet: Gpulet, model: InferenceModel, policy: 
                 batch=served.batch,
                 instances=served.instances,
                 queue_delay_microseconds=served.queue_delay_microseconds,
+                source=watched.path if watched is not None else None,
             )
         ],
         percentiles=sorted({50.0, model.spec.slo.percentile}),
@@ -57,6 +60,7 @@ def serving_pod_of(world: World, gpulet: Gpulet, model: InferenceModel, policy: 
         gpulet,
         spec=spec,
         files={served.name: file},
+        sources={served.name: watched} if watched is not None else {},
         image=policy.images.serving,
         model=model.spec,
         host=host_of(model.spec.pod_template, cpu=policy.host_cpu, memory=policy.host_memory),

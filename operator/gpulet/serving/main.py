@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gpulet.api.workload import MODEL_ROOT, REPORT_PORT, ServeSpec
+from gpulet.api.workload import MODEL_ROOT, REPORT_PORT, SOURCE_ROOT, ServeSpec
 from gpulet.nvidia.simulated_client import EXIT_CODE, ShareUnavailableError, connect_if_simulated
 from gpulet.serving import triton
 from gpulet.serving.drain import wait_until_quiet
@@ -64,7 +64,10 @@ def _run(server: Server, text: str) -> int:
     shutil.rmtree(work, ignore_errors=True)
     on_gpu = os.environ.get("GPULET_DEVICE_SOURCE") == "nvml"
     models_root = Path(os.environ.get("GPULET_MODEL_ROOT", MODEL_ROOT))
-    server.prepared = write_repository(spec, models_root=models_root, repository=work / "repository", on_gpu=on_gpu)
+    sources_root = Path(os.environ.get("GPULET_SOURCE_ROOT", SOURCE_ROOT))
+    server.prepared = write_repository(
+        spec, models_root=models_root, sources_root=sources_root, repository=work / "repository", on_gpu=on_gpu
+    )
     server.triton = triton.start(spec, work=work, ports=server.ports, on_gpu=on_gpu)
     _bring_up(server, server.triton)
     while not server.stopping.wait(_POLL_S):

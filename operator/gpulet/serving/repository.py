@@ -1,6 +1,5 @@
 """Triton's model repository for a ServeSpec, written below a temporary folder."""
 
-import hashlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from gpulet.api.workload import ServedModel, ServeSpec
 from gpulet.serving.configuration import backend_of, config_pbtxt, file_name
 from gpulet.serving.inspection import check_present, inspect
+from gpulet.serving.source import SourceFile, digest_of
 
 _PROGRAMS = Path(__file__).parent / "backends"
 
@@ -18,14 +18,23 @@ class Prepared:
 
     model: ServedModel
     digest: str
+    source: SourceFile
+    """The model's own file, which may be another than the one that is served."""
 
 
-def write_repository(spec: ServeSpec, *, models_root: Path, repository: Path, on_gpu: bool) -> list[Prepared]:
+def write_repository(
+    spec: ServeSpec, *, models_root: Path, sources_root: Path, repository: Path, on_gpu: bool
+) -> list[Prepared]:
     """Checks and lays out every model; raises ModelFileError at the first that cannot be served."""
-    return [_write_model(m, models_root / m.name / m.path, repository / m.name, on_gpu=on_gpu) for m in spec.models]
+    prepared = []
+    for model in spec.models:
+        file = models_root / model.name / model.path
+        source = SourceFile(sources_root / model.name / model.source if model.source is not None else file)
+        prepared.append(_write_model(model, file, repository / model.name, source=source, on_gpu=on_gpu))
+    return prepared
 
 
-def _write_model(model: ServedModel, file: Path, folder: Path, *, on_gpu: bool) -> Prepared:
+def _write_model(model: ServedModel, file: Path, folder: Path, *, source: SourceFile, on_gpu: bool) -> Prepared:
     check_present(file, model.name)
     in_python = backend_of(model, on_gpu=on_gpu) == "python"
     signature = inspect(file, model=model.name, format_=model.format) if in_python else None
@@ -36,9 +45,4 @@ def _write_model(model: ServedModel, file: Path, folder: Path, *, on_gpu: bool) 
     (version / file_name(model, on_gpu=on_gpu)).symlink_to(file)
     if in_python and model.format != "python":
         shutil.copyfile(_PROGRAMS / f"{model.format}_model.py", version / "model.py")
-    return Prepared(model, f"sha256:{_sha256(file)}")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return Prepared(model, digest_of(file), source)

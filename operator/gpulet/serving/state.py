@@ -30,7 +30,14 @@ class Server:
         serving = self._serving()
         return ServeReport(
             models=[
-                ModelReport(name=p.model.name, digest=p.digest, ready=p.model.name in serving) for p in self.prepared
+                ModelReport(
+                    name=p.model.name,
+                    digest=p.digest,
+                    # A tuned artifact without its model's file beside it tells nothing of that file.
+                    source_digest=p.source.digest() if p.model.source or p.model.format != "tvm" else None,
+                    ready=p.model.name in serving,
+                )
+                for p in self.prepared
             ],
             runtime="triton",
             runtime_version=version(),

@@ -62,6 +62,7 @@ class ModelFacts:
     batch: int | None = None
     url: str | None = None
     digest: str | None = None
+    source_digest: str | None = None
     format: str | None = None
     tuning_job: str | None = None
     tuned: Fact | None = None
@@ -148,6 +149,7 @@ def inference_model_status(model: InferenceModel, facts: ModelFacts, *, now: dat
         batch=facts.batch,
         url=facts.url,
         model_digest=facts.digest,
+        source_digest=facts.source_digest,
         serving_format=facts.format,  # type: ignore[arg-type]  # a Literal that the caller read from the spec
         tuning_job=facts.tuning_job,
         gpulets=list(facts.lines),

@@ -3,7 +3,6 @@
 Every measured trial is in the client's own records at once: killed and started again, it goes on where it was.
 """
 
-import hashlib
 import logging
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 from gpulet.api.workload import TRACKER_PORT, TuneSpec
 from gpulet.tuning.builds import pool_builder
 from gpulet.tuning.child import go_on_in_a_child
-from gpulet.tuning.environment import model_path, prepare, work_folder
+from gpulet.tuning.environment import digest_of, model_path, prepare, work_folder
 from gpulet.tuning.records import DONE, client_folder, resume
 from gpulet.tuning.sessions import runner_of
 from gpulet.tuning.sharding import allot, in_order, shards
@@ -46,8 +45,8 @@ def main(spec: str) -> None:
 def goal_of(spec: TuneSpec) -> str:
     """What the records must be enough for: the model as it is now, its batch, the trials and how they are split."""
     path = model_path(spec.model)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
-    return f"sha256:{digest} batch={spec.model.batch} trials={spec.trials} clients={spec.clients}\n"
+    digest = digest_of(path) if path.is_file() else "missing"
+    return f"{digest} batch={spec.model.batch} trials={spec.trials} clients={spec.clients}\n"
 
 
 def search(spec: TuneSpec, ordinal: int, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """What every TVM process of a job sets before its first import of MetaSchedule."""
 
+import hashlib
 import os
 import sys
 import types
@@ -26,6 +27,12 @@ def prepare() -> None:
 def model_path(model: ServedModel) -> Path:
     """Of the model's file in this container."""
     return Path(os.environ.get("GPULET_MODEL_ROOT", MODEL_ROOT)) / model.name / model.path
+
+
+def digest_of(path: Path) -> str:
+    """sha256:... of a file."""
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
 def work_folder() -> Path:

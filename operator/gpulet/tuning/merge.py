@@ -1,6 +1,5 @@
 """`gpulet tune-merge`: one database of all clients, one artifact, checked and measured in its own share."""
 
-import hashlib
 import json
 import logging
 import math
@@ -12,7 +11,7 @@ from typing import Any
 from gpulet.api.workload import TuneReport, TuneSpec
 from gpulet.nvidia.simulated_client import connect_if_simulated
 from gpulet.tuning.child import go_on_in_a_child
-from gpulet.tuning.environment import model_path, prepare, work_folder
+from gpulet.tuning.environment import digest_of, model_path, prepare, work_folder
 from gpulet.tuning.records import ARTIFACT, FAILED_SECONDS, SIDECAR, client_folder
 from gpulet.tuning.verdict import Timing, absolute_difference, adopted, relative_difference
 
@@ -53,7 +52,9 @@ def merge(spec: TuneSpec, work: Path) -> TuneReport:
     from gpulet.tuning.measure import runners_of, timings
     from gpulet.tuning.model import load, target
 
-    loaded = load(model_path(spec.model), format_=spec.model.format, batch=spec.model.batch)
+    path = model_path(spec.model)
+    loaded = load(path, format_=spec.model.format, batch=spec.model.batch)
+    model_digest = digest_of(path)
     cpu = target()
     database, records = merged_database(work, spec.clients)
     log.info("building with %d records", records)
@@ -70,7 +71,8 @@ def merge(spec: TuneSpec, work: Path) -> TuneReport:
             return _differs(name, relative, records=records, difference=difference)
     measured = timings(runners)
     store(work, library, loaded, outputs["tuned"], batch=spec.model.batch)
-    return _report(measured, work, records=records, difference=difference, version=str(tvm.__version__))
+    report = _report(measured, work, records=records, difference=difference, version=str(tvm.__version__))
+    return report.model_copy(update={"model_digest": model_digest})
 
 
 def _differs(name: str, relative: float, *, records: int, difference: float) -> TuneReport:
@@ -120,10 +122,9 @@ def store(work: Path, library: Path, loaded: Any, outputs: list[Any], *, batch: 
 
 
 def _report(measured: dict[str, Timing], work: Path, *, records: int, difference: float, version: str) -> TuneReport:
-    digest = hashlib.sha256((work / ARTIFACT).read_bytes()).hexdigest()
     before = measured.get("before", measured["onnx"])
     return TuneReport(
-        digest=f"sha256:{digest}",
+        digest=digest_of(work / ARTIFACT),
         path=ARTIFACT,
         tvm_version=version,
         records=records,
