@@ -42,7 +42,7 @@ WHOLE_MILLI = 1000
 PRODUCT = "NVIDIA-A100-SXM4-80GB"
 """Only a name here: no property of it is used."""
 PLENTY = 10**9
-POLICY = PlannerPolicy(interference_margin=0.0, transition_reserve=0, latency_rule="half")
+POLICY = PlannerPolicy(interference_margin=0.0, transition_reserve=0, latency_rule="half", split="weighted")
 
 
 class DataError(ValueError):
