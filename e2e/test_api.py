@@ -18,6 +18,7 @@ from e2e.kubectl import Kubectl
 from gpulet.kube.client import Client, load_configuration
 from gpulet.kube.errors import InvalidError
 from gpulet.kube.kinds import GPULET as GPULET_KIND
+from gpulet.kube.kinds import MODEL_PROFILE
 
 pytestmark = pytest.mark.timeout(240)
 ROOT = Path(__file__).parent.parent
@@ -128,6 +129,43 @@ async def test_a_gpulet_s_spec_never_changes(client: Client) -> None:
     await client.apply(manifest)
     with pytest.raises(InvalidError, match=r"(?i)immutable"):
         await client.merge(GPULET_KIND, "fixed", "default", {"spec": {"computePercent": 50}})
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "field"),
+    [
+        (MEASURED, {"modelRef": {"name": "other"}}, "modelRef"),
+        (MEASURED, {"modelRef": None, "model": MODEL["model"]}, "modelRef"),
+        (MEASURED, {"measure": {"product": "NVIDIA-H100-80GB-HBM3"}}, "measure"),
+        (MEASURED, {"measure": {"batches": [1, 2]}}, "measure"),
+        (MEASURED | {"modelRef": None, "model": MODEL["model"]}, {"model": {"uri": "configmap://m/n.onnx"}}, "model"),
+        (PROFILE, {"points": None} | MEASURED, "measure"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_what_a_profile_measures_never_changes(
+    client: Client, base: dict[str, Any], change: dict[str, Any], field: str
+) -> None:
+    """Or it would have the points of another model, and call them measured."""
+    spec = {key: value for key, value in copy.deepcopy(base).items() if value is not None}
+    await client.apply(profile_named("measured-once", spec))
+    try:
+        with pytest.raises(InvalidError, match=rf"{field}.*(?i:immutable).*create a new ModelProfile"):
+            await client.merge(MODEL_PROFILE, "measured-once", "default", {"spec": change})
+    finally:
+        await client.delete(MODEL_PROFILE, "measured-once", "default")
+
+
+async def test_a_user_s_own_points_may_be_mended(client: Client) -> None:
+    await client.apply(profile_named("mended", copy.deepcopy(PROFILE)))
+    mended = PROFILE["points"][0] | {"throughputPerSecond": 90}
+    answer = await client.merge(MODEL_PROFILE, "mended", "default", {"spec": {"points": [mended]}})
+    assert answer["spec"]["points"][0]["throughputPerSecond"] == 90
+
+
+def profile_named(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": API, "kind": "ModelProfile", "metadata": metadata, "spec": spec}
 
 
 async def test_status_conditions_are_merged_by_type(client: Client, kubectl: Kubectl) -> None:

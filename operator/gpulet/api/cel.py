@@ -24,6 +24,18 @@ def immutable(kind: str) -> Extra:
     return rule("self == oldSelf", f"is immutable: create a new {kind} instead")
 
 
+def unchanging(kind: str, *fields: str) -> list[Extra]:
+    """Optional fields of a spec that are decided once; for the spec, for a rule on a field misses that it goes."""
+    return [
+        rule(
+            f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
+            f"{name} is immutable: create a new {kind} instead",
+            field=name,
+        )
+        for name in fields
+    ]
+
+
 def exactly_one_of(*fields: str) -> Extra:
     """Among optional siblings."""
     given = " + ".join(f"(has(self.{name}) ? 1 : 0)" for name in fields)

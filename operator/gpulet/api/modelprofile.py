@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from gpulet.api.base import AS_SET, Conditions, Digest, KubeModel, MigProfile, Percent, Product, Resource
-from gpulet.api.cel import rule, rules
-from gpulet.api.inferencemodel import LocalRef, ModelSource
+from gpulet.api.base import AS_SET, Conditions, Digest, KubeModel, MigProfile, Percent, Product, Resource, Text
+from gpulet.api.cel import rule, rules, unchanging
+from gpulet.api.inferencemodel import LocalRef, ModelFormat, ModelSource
 
 
 class LatencyMicroseconds(KubeModel):
@@ -44,7 +44,7 @@ class Measure(KubeModel):
     """What to measure: every percent with every batch."""
 
     product: Product | None = None
-    """Absent: the first that has room."""
+    """Absent: the first that has room; all points are of that one."""
     compute_percents: Annotated[list[Percent], Field(min_length=1, max_length=16, json_schema_extra=AS_SET)]
     batches: Annotated[
         list[Annotated[int, Field(ge=1, le=65536)]], Field(min_length=1, max_length=16, json_schema_extra=AS_SET)
@@ -54,7 +54,7 @@ class Measure(KubeModel):
 
 
 class ModelProfileSpec(KubeModel):
-    """Either the user's own points, or a model and what to measure of it."""
+    """Either the user's own points, or a model and what to measure of it. Only points may be changed."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -66,6 +66,7 @@ class ModelProfileSpec(KubeModel):
                 "(has(self.modelRef) ? 1 : 0) + (has(self.model) ? 1 : 0) == (has(self.measure) ? 1 : 0)",
                 "with measure give exactly one of modelRef and model, with points neither",
             ),
+            *unchanging("ModelProfile", "modelRef", "model", "measure"),
         )
     )
 
@@ -86,6 +87,13 @@ class ProfileKey(KubeModel):
     runtime_version: Annotated[str, Field(max_length=64)]
 
 
+class MeasuredSource(KubeModel):
+    """The file that was measured, as the model named it then."""
+
+    uri: Text
+    format: ModelFormat
+
+
 class ModelProfileStatus(KubeModel):
     """What has been measured so far."""
 
@@ -93,6 +101,8 @@ class ModelProfileStatus(KubeModel):
     conditions: Conditions = []
     """Measured and from it Ready; Reconciling and Stalled for kstatus."""
     key: ProfileKey | None = None
+    source: MeasuredSource | None = None
+    """What the points are of: when the model of spec.modelRef gets another file, they are dropped and measured anew."""
     measured: int = 0
     """Points that are there."""
     wanted: int = 0

@@ -10,8 +10,9 @@ from gpulet.build.service import model_service
 from gpulet.build.source import UnsupportedSourceError
 from gpulet.build.tuning import merge_pod, server_pod
 from gpulet.controller.actions import Action, Apply, Delete
-from gpulet.controller.profiling import product_of, source_of
+from gpulet.controller.profiling import product_of
 from gpulet.controller.room import Room
+from gpulet.controller.sources import source_of
 from gpulet.controller.tuning_start import start_of, tuning_of
 from gpulet.controller.workloads import claim_of, millicores_of, profiling_pod_of, serving_pod_of
 from gpulet.controller.world import Key, World, deleting

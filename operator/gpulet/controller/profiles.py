@@ -11,6 +11,7 @@ from gpulet.api.tuningjob import TuningJob
 from gpulet.build.names import short_hash
 from gpulet.build.source import UnsupportedSourceError, model_file
 from gpulet.controller.inventory import products_of
+from gpulet.controller.sources import is_outdated
 from gpulet.controller.world import Key, World
 from gpulet.model.profile import Profile, ProfilePoint
 from gpulet.status.conditions import Fact, find, no, yes
@@ -91,7 +92,11 @@ def _own_choice(world: World, model: InferenceModel, products: Sequence[str]) ->
         if given is None:
             message = f"spec.profileRef: no ModelProfile {name} in namespace {namespace}; create it or remove the field"
             return Choice(source, None, no("Profiled", "ProfileNotFound", message))
-        points, named = points_of(given), frozenset((name,))
+        named = frozenset((name,))
+        if is_outdated(world, given):
+            message = f"ModelProfile {name} is of another file of its model; it is measured anew"
+            return Choice(source, None, no("Profiled", "Measuring", message), named=named)
+        points = points_of(given)
         if points:
             fact = yes("Profiled", "Given", f"ModelProfile {name}")
             return Choice(source, Profile(points, source=name), fact, named=named)

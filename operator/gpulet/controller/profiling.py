@@ -1,6 +1,7 @@
 """From a ModelProfile that asks for measurements to its points: one Gpulet a share, where there is room. Pure."""
 
 import json
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -9,14 +10,14 @@ from pydantic import ValidationError
 from gpulet.api import names
 from gpulet.api.gpulet import Gpulet
 from gpulet.api.inferencemodel import ModelSource
-from gpulet.api.modelprofile import ModelProfile, ModelProfileStatus, Point, ProfileKey
+from gpulet.api.modelprofile import MeasuredSource, ModelProfile, ModelProfileStatus, Point, ProfileKey
 from gpulet.api.policy import Policy
 from gpulet.api.workload import ProfileReport
-from gpulet.build.gpulet import Share, profiling_gpulet, share_of
+from gpulet.build.gpulet import REVISION, Share, profiling_gpulet, share_of
 from gpulet.build.names import short_hash
-from gpulet.build.source import UnsupportedSourceError, model_file
 from gpulet.controller.actions import Action, Apply, Delete, Tell, WriteStatus
 from gpulet.controller.room import Room
+from gpulet.controller.sources import identity, source_of
 from gpulet.controller.words import last_words
 from gpulet.controller.world import World, deleting
 from gpulet.status.conditions import Fact, conditions, find, kstatus, no, ready_from, yes
@@ -34,90 +35,119 @@ def reconcile(
 ) -> list[Action]:
     """The next steps of one ModelProfile. ``refused``: what the API server says of a part that it does not accept."""
     if profile.spec.measure is None:
-        return _status(profile, yes("Measured", "Given", f"{len(profile.spec.points)} points given"), [], None, now=now)
+        given = yes("Measured", "Given", f"{len(profile.spec.points)} points given")
+        return _status(profile, given, _Surface([], None, None), now=now)
     source = source_of(world, profile)
     if isinstance(source, Fact):
-        return _status(profile, source, profile.status.points, profile.status.key, now=now)
+        return _status(profile, source, _told(profile), now=now)
+    known = _known(profile, source)
     gpulets = world.gpulets_of(names.LABEL_PROFILE, profile.metadata.namespace, profile.metadata.name)
-    failed = _failed_before(profile)
+    failed = _failed_before(profile, known)
     if failed is not None:
         ended: list[Action] = [Delete("Gpulet", g.key, g.metadata.uid, "profiling failed") for g in gpulets]
-        return ended + _status(profile, failed, profile.status.points, profile.status.key, now=now)
-    points, key, error = _gathered(world, profile, gpulets)
+        return ended + _status(profile, failed, known, now=now)
+    revision = _revision(profile, source, policy)
+    current = [g for g in gpulets if g.metadata.annotations.get(REVISION) == revision]
+    actions: list[Action] = [
+        Delete("Gpulet", g.key, g.metadata.uid, "of another file or image") for g in gpulets if g not in current
+    ]
+    known, error = _gathered(world, known, current)
     if error is not None:
         remedy = f"{error}; mend it, then delete this ModelProfile to measure again"
-        return _status(profile, no("Measured", "ProfilingFailed", remedy), points, key, now=now)
-    missing = _missing_percents(profile, points)
+        return actions + _status(profile, no("Measured", "ProfilingFailed", remedy), known, now=now)
+    missing = _missing_percents(profile, known.points)
     # The points are written first: should we die here, the pod's message is still there to be read again.
-    if points != profile.status.points:
-        return _status(profile, _measuring(missing), points, key, now=now)
-    actions: list[Action] = [
-        Delete("Gpulet", g.key, g.metadata.uid, "measured") for g in gpulets if g.spec.compute_percent not in missing
+    if known.points != profile.status.points:
+        return actions + _status(profile, _measuring(missing), known, now=now)
+    actions += [
+        Delete("Gpulet", g.key, g.metadata.uid, "measured") for g in current if g.spec.compute_percent not in missing
     ]
-    started, fact = _start_missing(profile, missing, {g.spec.compute_percent for g in gpulets}, room, policy)
+    started, fact = _start_missing(profile, known, missing, current, room, policy, revision=revision)
     if refused is not None and not fact.true:
         fact = no("Measured", "Refused", refused)
-    return actions + started + _status(profile, fact, points, key, now=now)
+    return actions + started + _status(profile, fact, known, now=now)
 
 
-def _gathered(
-    world: World, profile: ModelProfile, gpulets: list[Gpulet]
-) -> tuple[list[Point], ProfileKey | None, str | None]:
-    """The points known and those that ended probers report; and the first error one reports."""
-    points, key = list(profile.status.points), profile.status.key
+@dataclass(frozen=True)
+class _Surface:
+    """What is known of one file."""
+
+    points: list[Point]
+    key: ProfileKey | None
+    source: MeasuredSource | None
+
+
+def _told(profile: ModelProfile) -> _Surface:
+    return _Surface(profile.status.points, profile.status.key, profile.status.source)
+
+
+def _known(profile: ModelProfile, source: ModelSource) -> _Surface:
+    """What the status has of this file on the product asked for: points of another would be a lie."""
+    file = identity(source)
+    if profile.status.source not in (None, file):
+        return _Surface([], None, file)
+    product = profile.spec.measure.product if profile.spec.measure is not None else None
+    points = [p for p in profile.status.points if product in (None, p.product)]
+    return _Surface(points, profile.status.key, file)
+
+
+def _gathered(world: World, known: _Surface, gpulets: list[Gpulet]) -> tuple[_Surface, str | None]:
+    """With the points that ended probers report; and the first error one reports."""
     for gpulet in gpulets:
         report = report_of(world.pods.get(gpulet.key))
         if report is None:
             continue
         if report.error:
-            return points, key, report.error
-        points, key = _merged(points, report.points), _key(report)
-    return points, key, None
+            return known, report.error
+        known = replace(known, points=_merged(known.points, report.points), key=_key(report))
+    return known, None
 
 
 def _start_missing(
-    profile: ModelProfile, missing: set[int], running: set[int], room: Room, policy: Policy
+    profile: ModelProfile,
+    known: _Surface,
+    missing: set[int],
+    current: list[Gpulet],
+    room: Room,
+    policy: Policy,
+    *,
+    revision: str,
 ) -> tuple[list[Action], Fact]:
     """Gpulets for the shares that are neither measured nor running, largest first, while there is room."""
     actions: list[Action] = []
-    for percent in sorted(missing - running, reverse=True):
-        manifest = _gpulet(profile, room, percent, policy)
+    product = _product(profile, known, current, room)
+    for percent in sorted(missing - {g.spec.compute_percent for g in current}, reverse=True):
+        manifest = _gpulet(profile, room, percent, policy, product=product, revision=revision)
         if manifest is None:
-            if not running and not actions:
-                assert profile.spec.measure is not None
-                memory_mib = policy.profiling.memory_mebibytes
-                reason = room.why_not(memory_mib=memory_mib, product=profile.spec.measure.product)
+            if not current and not actions:
+                reason = room.why_not(memory_mib=policy.profiling.memory_mebibytes, product=product)
                 return [], no("Measured", "NoRoomToProfile", reason)
             break
         actions.append(Apply(manifest))
+        product = _product_at(room, manifest["spec"]["device"]["gpu"])
     return actions, _measuring(missing)
 
 
-def _failed_before(profile: ModelProfile) -> Fact | None:
-    """A failure ends the measuring of this generation: a broken file stays broken, and each try takes a device."""
+def _product(profile: ModelProfile, known: _Surface, current: list[Gpulet], room: Room) -> str | None:
+    """One surface is of one product: the one asked for, or where measuring has begun; None: any will do."""
+    asked = profile.spec.measure.product if profile.spec.measure is not None else None
+    begun = [p.product for p in known.points[:1]] + [product_of(room, gpulet) for gpulet in current[:1]]
+    return asked or next(iter(begun), None) or None
+
+
+def _revision(profile: ModelProfile, source: ModelSource, policy: Policy) -> str:
+    """What a prober's pod is built from: a change of it is a new Gpulet."""
+    return short_hash([policy.images.serving, profile.metadata.uid, source.to_dict()])
+
+
+def _failed_before(profile: ModelProfile, known: _Surface) -> Fact | None:
+    """A failure ends the measuring of this file: a broken one stays broken, and each try takes a device."""
     condition = find(profile.status.conditions, "Measured")
-    if condition is None or condition.reason != "ProfilingFailed":
+    if condition is None or condition.reason != "ProfilingFailed" or profile.status.source not in (None, known.source):
         return None
     if condition.observed_generation != profile.metadata.generation:
         return None
     return no("Measured", condition.reason, condition.message)
-
-
-def source_of(world: World, profile: ModelProfile) -> ModelSource | Fact:
-    """The model to measure, or why there is none."""
-    if profile.spec.model is not None:
-        source = profile.spec.model
-    else:
-        name = profile.spec.model_ref.name if profile.spec.model_ref else ""
-        model = world.models.get((profile.metadata.namespace, name))
-        if model is None:
-            return no("Measured", "ModelNotFound", f"spec.modelRef: no InferenceModel {name} in this namespace")
-        source = model.spec.model
-    try:
-        model_file(source)
-    except UnsupportedSourceError as error:
-        return no("Measured", "UnsupportedSource", str(error))
-    return source
 
 
 def report_of(pod: dict[str, Any] | None) -> ProfileReport | None:
@@ -171,14 +201,16 @@ def _measuring(missing: set[int]) -> Fact:
     return yes("Measured", "Measured", "every share and batch asked for")
 
 
-def _gpulet(profile: ModelProfile, room: Room, percent: int, policy: Policy) -> dict[str, Any] | None:
+def _gpulet(
+    profile: ModelProfile, room: Room, percent: int, policy: Policy, *, product: str | None, revision: str
+) -> dict[str, Any] | None:
     assert profile.spec.measure is not None
     device = room.take(
         namespace=profile.metadata.namespace,
         purpose="profile",
         compute_percent=percent,
         memory_mib=policy.profiling.memory_mebibytes,
-        product=profile.spec.measure.product,
+        product=product,
     )
     if device is None:
         return None
@@ -187,19 +219,20 @@ def _gpulet(profile: ModelProfile, room: Room, percent: int, policy: Policy) -> 
         owner,
         share=Share(device, percent, policy.profiling.memory_mebibytes),
         batches=list(profile.spec.measure.batches),
-        revision=short_hash([policy.images.serving, profile.metadata.uid]),
+        revision=revision,
     )
 
 
 def product_of(room: Room, gpulet: Gpulet) -> str:
     """The product a profiling Gpulet runs on."""
-    device = share_of(gpulet.spec).device
-    return next((g.product for g in room.gpus if g.uuid == device.gpu), "")
+    return _product_at(room, share_of(gpulet.spec).device.gpu)
 
 
-def _status(
-    profile: ModelProfile, measured: Fact, points: list[Point], key: ProfileKey | None, *, now: datetime
-) -> list[Action]:
+def _product_at(room: Room, uuid: str) -> str:
+    return next((gpu.product for gpu in room.gpus if gpu.uuid == uuid), "")
+
+
+def _status(profile: ModelProfile, measured: Fact, known: _Surface, *, now: datetime) -> list[Action]:
     ready = ready_from([measured])
     stalled = measured if measured.reason in ("ModelNotFound", "UnsupportedSource", "ProfilingFailed") else None
     generation = profile.metadata.generation
@@ -216,10 +249,11 @@ def _status(
             generation=generation,
             now=now,
         ),
-        key=key,
-        measured=len(points),
+        key=known.key,
+        source=known.source,
+        measured=len(known.points),
         wanted=wanted,
-        points=points,
+        points=known.points,
     )
     actions: list[Action] = [WriteStatus("ModelProfile", profile.key, status.to_dict())]
     if stalled is not None:
