@@ -275,6 +275,45 @@ def test_a_lost_gpu_is_emptied_alone_and_taken_back_after_it_was_healthy_for_a_w
     tenant.wait_running("again")
 
 
+def test_a_pods_status_tells_its_devices_health(tenant: Tenant) -> None:
+    """KEP 4680: the kubelet hears of it from the agent."""
+    tenant.share("told")
+    tenant.wait_running("told")
+
+    def health() -> set[str]:
+        (status,) = tenant.pod("told")["status"]["containerStatuses"]
+        return {r["health"] for of in status.get("allocatedResourcesStatus", ()) for r in of["resources"]}
+
+    eventually(lambda: health() == {"Healthy"}, "the device's health in the pod's status", 90)
+
+
+def test_another_owner_of_the_gpus_is_stepped_back_from(tenant: Tenant) -> None:
+    """Cases A9, C15: taint, attribute and event say who; what runs stays; when the owner goes, so does the taint."""
+    part = tenant.part
+    tenant.share("before")
+    tenant.wait_enforced("before", "True", "CPUQuota")
+
+    def owners() -> set[str]:
+        devices = [d for s in part.slices("node1") for d in s["spec"].get("devices", ())]
+        taints = {t["value"] for d in devices for t in d.get("taints", ()) if t["key"] == "gpulet.dev/withdrawn"}
+        assert taints | {""} == {d["attributes"]["withdrawn"]["string"] for d in devices} | {""}
+        return taints
+
+    handshake = "hami.io/node-handshake"
+    part.kubectl("annotate", "node", "node1", f"{handshake}=Reported")
+    try:
+        eventually(lambda: owners() == {"HAMi"}, "the GPUs to be withdrawn", 90)
+        tenant.share("after", percent=20)
+        tenant.unschedulable("after")
+        assert tenant.pod("before")["status"]["containerStatuses"][0]["restartCount"] == 0
+        events = part.all("events.events.k8s.io", "-n", "default", "--field-selector", "reason=HAMi")
+        assert events and all("is withdrawn" in e["note"] for e in events)
+    finally:
+        part.kubectl("annotate", "node", "node1", f"{handshake}-")
+    eventually(lambda: owners() == set(), "the GPUs to come back", 90)
+    tenant.wait_running("after")
+
+
 def test_nothing_is_written_while_nothing_changes(tenant: Tenant) -> None:
     """Case M5."""
     tenant.share("steady")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import yaml
 from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
@@ -15,6 +16,7 @@ from gpulet.agent.plugin import Plugin
 from gpulet.agent.proto import dra_pb2, health_pb2
 from gpulet.agent.shares import Shares
 from gpulet.kube.client import Client
+from gpulet.metrics.node import NodeMetrics
 
 _SERVICE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
 
@@ -27,6 +29,10 @@ class Api:
     """By name; other objects that are read one by one too."""
     slices: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
+    forbidden: set[str] = field(default_factory=set)
+    """Names of what may not be written."""
+    written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What was applied, by name."""
     delay_s: float = 0.0
     status: int = 200
     asked: int = 0
@@ -36,12 +42,18 @@ class Api:
         await asyncio.sleep(self.delay_s)
         if self.status != 200:
             return web.json_response({"message": "not now"}, status=self.status)
+        name = request.path.removesuffix("/status").rsplit("/", 1)[1]
+        if request.method == "PATCH":
+            if name in self.forbidden:
+                return web.json_response({"message": "forbidden"}, status=403)
+            self.written.setdefault(name, []).append(yaml.safe_load(await request.text()))
+            return web.json_response(self.written[name][-1])
         if request.method == "POST":
             self.events.append(await request.json())
             return web.json_response(self.events[-1], status=201)
         if request.path.endswith("/resourceslices"):
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": self.slices})
-        found = self.claims.get(request.path.rsplit("/", 1)[1])
+        found = self.claims.get(name)
         return web.json_response(found if found else {"message": "not found"}, status=200 if found else 404)
 
 
@@ -97,10 +109,19 @@ class Kubelet:
 
 
 @asynccontextmanager
-async def kubelet_of(shares: Shares, client: Client, folder: Path) -> AsyncIterator[Kubelet]:
+async def kubelet_of(
+    shares: Shares, client: Client, folder: Path, metrics: NodeMetrics | None = None
+) -> AsyncIterator[Kubelet]:
     """A served plugin and its kubelet. ``folder``: the kubelet's; a short path, for socket addresses."""
     plugin = Plugin(
-        client, shares, kubelet=folder, pod_uid="agent", registered=lambda: None, changed=lambda: None, period_s=0.05
+        client,
+        shares,
+        kubelet=folder,
+        pod_uid="agent",
+        registered=lambda: None,
+        changed=lambda: None,
+        metrics=metrics or NodeMetrics(),
+        period_s=0.05,
     )
     await plugin.start()
     try:

@@ -48,8 +48,8 @@ _OUR_SLICE = {"spec": {"driver": "gpulet.dev", "nodeName": "node1"}}
         ({"allocatable": {"nvidia.com/mig-1g.10gb": "7"}}, [], "NVIDIADevicePlugin", "nvidia.com/mig-1g.10gb"),
         ({}, [_OUR_SLICE, _NVIDIA_SLICE], "NVIDIADRADriver", "keep its GPU plugin off this node"),
         ({"labels": {"nvidia.com/mig.config": "all-1g.10gb"}}, [], "MIGManager", "gpu.deploy.mig-manager=false"),
-        ({"annotations": {"hami.io/node-handshake": "Reported 2026"}}, [], "HAMi", "keep it off this node"),
-        ({"labels": {"nos.nebuly.com/gpu-partitioning": "mps"}}, [], "Nos", "remove that label"),
+        ({"annotations": {"hami.io/node-handshake": "Reported 2026"}}, [], "HAMi", "off this node"),
+        ({"labels": {"nos.nebuly.com/gpu-partitioning": "mps"}}, [], "Nos", "remove the label"),
         (
             {"conditions": [{"type": "gpu-fractioning.nvidia.com/Ready", "status": "True"}]},
             [],

@@ -10,6 +10,7 @@ import pytest
 
 from gpulet.agent.plugin import Plugin
 from gpulet.agent.proto import registration_pb2
+from gpulet.metrics.node import NodeMetrics
 from tests.agent.kubelet import Api, Kubelet, client_of, kubelet_of
 
 A100 = "gpu-1"
@@ -96,7 +97,15 @@ async def test_two_agents_side_by_side_serve_the_same_shares(rig: Any, runner: A
     folder = rig.root / "k"
     async with client_of(api) as client, kubelet_of(rig.shares(), client, folder) as old:
         first = (await old.prepare(claim))["c1"]
-        new = Plugin(client, rig.shares(), kubelet=folder, pod_uid="new", registered=lambda: None, changed=lambda: None)
+        new = Plugin(
+            client,
+            rig.shares(),
+            kubelet=folder,
+            pod_uid="new",
+            registered=lambda: None,
+            changed=lambda: None,
+            metrics=NodeMetrics(),
+        )
         await new.start()
         sockets = sorted(p.name for p in folder.rglob("*.sock"))
         assert len(sockets) == 4, "each has its own"
@@ -107,3 +116,15 @@ async def test_two_agents_side_by_side_serve_the_same_shares(rig: Any, runner: A
         await new.stop()
         assert sorted(p.name for p in folder.rglob("*.sock")) == ["agent.sock", "gpulet.dev-agent-reg.sock"]
     assert rig.leftovers() == []
+
+
+async def test_what_the_calls_cost_and_how_they_end_is_exported(rig: Any, runner: Any) -> None:
+    claim, unknown = rig.claim(device=A100), rig.claim("c2", A100)
+    metrics = NodeMetrics()
+    api = Api({"claim-c1": claim})
+    async with client_of(api) as client, kubelet_of(rig.shares(), client, rig.root / "k", metrics) as kubelet:
+        await kubelet.prepare(claim, unknown)
+        await kubelet.unprepare(claim)
+    for call, outcome in (("prepare", "ok"), ("prepare", "error"), ("unprepare", "ok")):
+        labels = {"call": call, "outcome": outcome}
+        assert metrics.registry.get_sample_value("gpulet_node_call_duration_seconds_count", labels) == 1

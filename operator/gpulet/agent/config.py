@@ -64,6 +64,8 @@ class AgentConfig(_Part):
     """Reasons for withdrawing a GPU that are overlooked, such as NVIDIADevicePlugin; see docs/admins.md."""
     ready_file: Path = Path("/tmp/gpulet-agent-ready")
     """Made when the kubelet has registered the agent; the readiness probe looks for it."""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Of /metrics, on the pod's address; 0: none."""
     verify_period_seconds: Annotated[float, Field(ge=0.1, le=300)] = 5.0
 
     @model_validator(mode="after")

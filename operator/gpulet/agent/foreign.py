@@ -11,7 +11,21 @@ from typing import Any
 from gpulet.nvidia.source import PhysicalGpu
 
 _NVIDIA_DRA_DRIVERS = ("gpu.nvidia.com",)
+_KAI_CONDITIONS = ("gpu-sharing.nvidia.com/", "gpu-fractioning.")
 _CONTROL_PROGRAM = "nvidia-cuda-mps-control"
+
+
+REMEDIES = {
+    "NVIDIADevicePlugin": "label the node nvidia.com/gpu.deploy.device-plugin=false",
+    "NVIDIADRADriver": "keep its GPU plugin off this node: it destroys MIG devices unknown to it",
+    "MIGManager": "remove the label nvidia.com/mig.config and set nvidia.com/gpu.deploy.mig-manager=false",
+    "HAMi": "keep HAMi's device plugin off this node",
+    "Nos": "remove the label nos.nebuly.com/gpu-partitioning",
+    "KAIGpuFractioning": "keep kai-gpu-fractioning off this node",
+    "ForeignMPSDaemon": "it is left alone: quit it, or give it other GPUs by CUDA_VISIBLE_DEVICES",
+    "ForeignProcess": "end them, or move them off this node",
+}
+"""What an admin does about each owner."""
 
 
 @dataclass(frozen=True, order=True)
@@ -49,39 +63,27 @@ def node_owners(node: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) ->
     return sorted(owner for owner in found if owner is not None)
 
 
+def _owner(reason: str, seen: str) -> Owner:
+    return Owner(reason, f"{seen}; {REMEDIES[reason]}")
+
+
 def _device_plugin(allocatable: Mapping[str, Any]) -> Owner | None:
     names = (n for n, v in allocatable.items() if n.startswith("nvidia.com/") and str(v) != "0")
     # What a plugin leaves behind when it goes stays in the node's status with 0 (failure case C15).
     offered = sorted(n for n in names if n in ("nvidia.com/gpu", "nvidia.com/gpu.shared") or "/mig-" in n)
-    if not offered:
-        return None
-    return Owner(
-        "NVIDIADevicePlugin",
-        f"the node offers {', '.join(offered)}; label it nvidia.com/gpu.deploy.device-plugin=false",
-    )
+    return _owner("NVIDIADevicePlugin", f"the node offers {', '.join(offered)}") if offered else None
 
 
 def _dra_driver(slices: Iterable[Mapping[str, Any]]) -> Owner | None:
     drivers = sorted({s["spec"]["driver"] for s in slices} & set(_NVIDIA_DRA_DRIVERS))
-    if not drivers:
-        return None
-    return Owner(
-        "NVIDIADRADriver",
-        f"the node has ResourceSlices of {', '.join(drivers)}, whose driver destroys MIG devices unknown to it; "
-        "keep its GPU plugin off this node",
-    )
+    return _owner("NVIDIADRADriver", f"the node has ResourceSlices of {', '.join(drivers)}") if drivers else None
 
 
 def _mig_manager(labels: Mapping[str, str]) -> Owner | None:
-    if labels.get("nvidia.com/gpu.deploy.mig-manager", "").lower() == "false":
+    config = labels.get("nvidia.com/mig.config")
+    if not config or labels.get("nvidia.com/gpu.deploy.mig-manager", "").lower() == "false":
         return None
-    if not labels.get("nvidia.com/mig.config"):
-        return None
-    return Owner(
-        "MIGManager",
-        f"mig-manager applies nvidia.com/mig.config={labels['nvidia.com/mig.config']} to the node; remove that label "
-        "and set nvidia.com/gpu.deploy.mig-manager=false",
-    )
+    return _owner("MIGManager", f"mig-manager applies nvidia.com/mig.config={config} to the node")
 
 
 def _hami(annotations: Mapping[str, str]) -> Owner | None:
@@ -89,25 +91,18 @@ def _hami(annotations: Mapping[str, str]) -> Owner | None:
     # Its scheduler marks a node whose plugin is gone so.
     if not handshake or handshake.startswith("Deleted"):
         return None
-    return Owner("HAMi", "annotation hami.io/node-handshake: HAMi's device plugin is alive here; keep it off this node")
+    return _owner("HAMi", "annotation hami.io/node-handshake says that HAMi's device plugin is alive here")
 
 
 def _nos(labels: Mapping[str, str]) -> Owner | None:
     kind = labels.get("nos.nebuly.com/gpu-partitioning")
-    if not kind:
-        return None
-    return Owner("Nos", f"nos partitions this node (nos.nebuly.com/gpu-partitioning={kind}); remove that label")
+    return _owner("Nos", f"nos partitions this node (nos.nebuly.com/gpu-partitioning={kind})") if kind else None
 
 
 def _kai(conditions: Iterable[Mapping[str, Any]]) -> Owner | None:
     for condition in conditions:
-        if (
-            condition["type"].startswith(("gpu-sharing.nvidia.com/", "gpu-fractioning."))
-            and condition["status"] == "True"
-        ):
-            return Owner(
-                "KAIGpuFractioning", f"node condition {condition['type']}: keep kai-gpu-fractioning off this node"
-            )
+        if condition["type"].startswith(_KAI_CONDITIONS) and condition["status"] == "True":
+            return _owner("KAIGpuFractioning", f"node condition {condition['type']} is True")
     return None
 
 
@@ -143,16 +138,10 @@ def served_by(daemon: HostDaemon, gpu: PhysicalGpu, instances: Iterable[str], *,
 
 
 def host_daemon_owner(daemon: HostDaemon) -> Owner:
-    return Owner(
-        "ForeignMPSDaemon",
-        f"an MPS control daemon of the host (pid {daemon.pid}, pipe {daemon.pipe}) serves the GPU; it is left alone: "
-        "quit it, or give it other GPUs by CUDA_VISIBLE_DEVICES",
-    )
+    seen = f"an MPS control daemon of the host (pid {daemon.pid}, pipe {daemon.pipe}) serves the GPU"
+    return _owner("ForeignMPSDaemon", seen)
 
 
 def process_owner(pids: Iterable[int]) -> Owner:
     named = ", ".join(str(pid) for pid in sorted(pids))
-    return Owner(
-        "ForeignProcess",
-        f"processes outside Gpulet's shares have the GPU open (pids={named}); end them, or move them off this node",
-    )
+    return _owner("ForeignProcess", f"processes outside Gpulet's shares have the GPU open (pids={named})")

@@ -14,6 +14,7 @@ from gpulet.agent import tmpfs
 from gpulet.agent.coexistence import Coexistence
 from gpulet.agent.config import AgentConfig, ConfigurationError, Identity, load
 from gpulet.agent.daemons import Daemons
+from gpulet.agent.exporter import serve
 from gpulet.agent.plugin import Plugin
 from gpulet.agent.publish import Publisher
 from gpulet.agent.said import Said
@@ -24,6 +25,7 @@ from gpulet.api import names
 from gpulet.kube.client import Client, load_configuration
 from gpulet.kube.errors import KubeError
 from gpulet.kube.events import Events
+from gpulet.metrics.node import NodeMetrics
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.simulated import SimulatedSource
 from gpulet.nvidia.source import DeviceError, DeviceSource
@@ -135,7 +137,8 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
             taint_clear_s=config.taint_clear_seconds,
             owners_known=coexistence.known,
         )
-        watcher = Watcher(client, shares, proc=config.proc_directory, period_s=config.verify_period_seconds)
+        metrics = NodeMetrics()
+        watcher = Watcher(client, shares, metrics, proc=config.proc_directory, period_s=config.verify_period_seconds)
 
         def registered() -> None:
             config.ready_file.touch()
@@ -148,14 +151,18 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
             pod_uid=identity.pod_uid,
             registered=registered,
             changed=watcher.wake,
+            metrics=metrics,
             period_s=config.verify_period_seconds,
         )
         await plugin.start()
+        served = await serve(metrics, shares, config.metrics_port)
         log.info("node %s: %d GPUs (%s)", shares.node, len(shares.source.gpus()), shares.source.name)
         duties = asyncio.create_task(_duties(config, shares, publisher, watcher, coexistence))
         ended = asyncio.create_task(stopped.wait())
         await asyncio.wait({duties, ended}, return_when=asyncio.FIRST_COMPLETED)
         await plugin.stop()
+        if served is not None:
+            await served.cleanup()
         if duties.done():
             # A bug ended it: the container's restart is the remedy.
             duties.result()

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import logging
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gpulet.api import names
 from gpulet.kube.client import Client
 from gpulet.kube.errors import KubeError, NotFoundError, UnavailableError
 from gpulet.kube.kinds import RESOURCE_CLAIM
+from gpulet.metrics.node import NodeMetrics
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import DeviceError
 
@@ -60,6 +62,7 @@ class Plugin:
         pod_uid: str,
         registered: Callable[[], None],
         changed: Callable[[], None],
+        metrics: NodeMetrics,
         period_s: float = 5.0,
     ) -> None:
         """``registered``: called at each registration; ``changed``: after each share that was made or undone;
@@ -68,6 +71,7 @@ class Plugin:
         self._shares = shares
         self._registered = registered
         self._changed = changed
+        self._metrics = metrics
         self._said = Said(log)
         self._endpoint = kubelet / "plugins" / names.DRIVER / f"{pod_uid}.sock"
         self._registry = kubelet / "plugins_registry" / f"{names.DRIVER}-{pod_uid}-reg.sock"
@@ -126,7 +130,7 @@ class Plugin:
         deadline = Deadline(_CALL_S)
         response = dra_pb2.NodePrepareResourcesResponse()
         for claim in request.claims:
-            what = f"prepare {claim.namespace}/{claim.name}"
+            what, begun_s = f"prepare {claim.namespace}/{claim.name}", time.monotonic()
             try:
                 record = await self._make(claim, deadline)
                 answer = dra_pb2.NodePrepareResourceResponse(devices=[_device(record)])
@@ -136,6 +140,8 @@ class Plugin:
                 self._said.trouble(what, error)
                 answer = dra_pb2.NodePrepareResourceResponse(error=_sentence(error))
             response.claims[claim.uid].CopyFrom(answer)
+            outcome = "error" if answer.error else "ok"
+            self._metrics.calls.labels(what.split()[0], outcome).observe(time.monotonic() - begun_s)
         self._changed()
         return response
 
@@ -156,7 +162,7 @@ class Plugin:
         deadline = Deadline(_CALL_S)
         response = dra_pb2.NodeUnprepareResourcesResponse()
         for claim in request.claims:
-            what = f"unprepare {claim.namespace}/{claim.name}"
+            what, begun_s = f"unprepare {claim.namespace}/{claim.name}", time.monotonic()
             answer = dra_pb2.NodeUnprepareResourceResponse()
             try:
                 await asyncio.to_thread(self._shares.unprepare, claim.uid, deadline)
@@ -168,6 +174,8 @@ class Plugin:
                 self._said.trouble(what, error)
                 answer.error = _sentence(error)
             response.claims[claim.uid].CopyFrom(answer)
+            outcome = "error" if answer.error else "ok"
+            self._metrics.calls.labels(what.split()[0], outcome).observe(time.monotonic() - begun_s)
         self._changed()
         return response
 

@@ -15,7 +15,7 @@ from gpulet.agent.claims import ClaimRecord, ClaimRefusedError, ClaimStore, reco
 from gpulet.agent.daemons import Daemons
 from gpulet.agent.devices import NodeDevice, inventory
 from gpulet.agent.files import remove_halves
-from gpulet.agent.waiting import Deadline, lock
+from gpulet.agent.waiting import Deadline, DeadlineError, lock
 from gpulet.agent.withdrawn import Withdrawn
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import DeviceSource
@@ -187,7 +187,8 @@ class Shares:
         """
         for uuid, gpu in daemons.items():
             if not self.daemons.settled(uuid):
-                with self._lock_of(gpu, deadline), contextlib.suppress(MpsError):
+                # A GPU that is being worked on for long must not keep the others waiting.
+                with contextlib.suppress(MpsError, DeadlineError), self._lock_of(gpu, deadline):
                     self.daemons.apply(uuid)
 
     def sweep(self, deadline: Deadline) -> list[str]:

@@ -16,7 +16,8 @@ from gpulet.agent.claims import ClaimRecord
 from gpulet.agent.observe import clients_of
 from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
-from gpulet.agent.verify import ClientSeen, facts, pod_uses
+from gpulet.agent.vanished import Vanished
+from gpulet.agent.verify import ENFORCED, ClientSeen, facts, pod_uses
 from gpulet.agent.waiting import Deadline, DeadlineError
 from gpulet.api import names
 from gpulet.api.base import Condition
@@ -24,6 +25,7 @@ from gpulet.kube.client import Client
 from gpulet.kube.errors import KubeError, NotFoundError
 from gpulet.kube.informer import Informer
 from gpulet.kube.kinds import POD, RESOURCE_CLAIM
+from gpulet.metrics.node import NodeMetrics, ShareSeen
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import DeviceError
 from gpulet.status.conditions import Fact, conditions
@@ -32,13 +34,15 @@ log = logging.getLogger("gpulet.watcher")
 
 _TERMINATE_BEFORE_S = 2.0
 """A client's work is ended this long before its pod's grace period is over: SIGKILL under it harms neighbours."""
-_LOCK_S = 5.0
+_LOCK_S = 2.0
 
 
 class Watcher:
     """Looks at all shares of the node every period, and at once when told."""
 
-    def __init__(self, client: Client, shares: Shares, *, proc: Path, period_s: float) -> None:
+    def __init__(self, client: Client, shares: Shares, metrics: NodeMetrics, *, proc: Path, period_s: float) -> None:
+        self._metrics = metrics
+        self._vanished = Vanished(client, shares)
         self._client = client
         self._shares = shares
         self._proc = proc
@@ -85,33 +89,48 @@ class Watcher:
 
     async def look(self) -> None:
         """One look at everything; raises KubeError and the like, the next look makes good."""
-        records = [r for r in await asyncio.to_thread(self._shares.store.all) if r.step == "ready"]
+        everything = await asyncio.to_thread(self._shares.store.all)
+        records = [r for r in everything if r.step == "ready" and r.mps_uuid is not None]
         daemons = {r.mps_uuid: r.gpu for r in records if r.mps_uuid}
         restarted = {uuid for uuid in daemons if not self._shares.daemons.settled(uuid)}
+        for uuid in restarted:
+            self._metrics.restarts.labels(daemons[uuid]).inc()
         clients = await asyncio.to_thread(self._settle_and_list, daemons)
         await asyncio.to_thread(self._terminate, clients)
         devices = await asyncio.to_thread(self._shares.devices)
         uses = pod_uses(self.pods.objects.values())
+        seen: dict[str, list[Fact]] = {}
         for record in records:
-            if record.mps_uuid is None:
-                continue
             device = devices.get((record.pool, record.device))
-            found = facts(
+            seen[record.uid] = facts(
                 record,
                 source=self._shares.source.name,
                 # Told once even if it is over already: the share's processes ended with their daemon.
                 settled=record.mps_uuid not in restarted,
-                clients=clients[record.mps_uuid],
+                clients=clients[str(record.mps_uuid)],
                 uses=uses.get((record.namespace, record.name), []),
                 millicores=device.millicores if device else 0,
                 environment=cdi.environment(record, self._shares.source.name),
             )
-            if self._told.get(record.uid) != found:
-                await self._tell(record, found)
+        await self._tell_all(records, seen)
         if restarted:
             self.wake()
-        self._told = {uid: told for uid, told in self._told.items() if uid in {r.uid for r in records}}
         self._terminated &= {uid for uid, _ in self._due()}
+        await self._vanished.look(everything, uses)
+
+    async def _tell_all(self, records: list[ClaimRecord], seen: dict[str, list[Fact]]) -> None:
+        for record in records:
+            what = f"conditions of claim {record.namespace}/{record.name}"
+            if self._told.get(record.uid) != seen[record.uid]:
+                try:
+                    await self._tell(record, seen[record.uid])
+                except KubeError as error:
+                    # One claim that cannot be written must not keep the others from being told.
+                    self._said.trouble(what, error)
+                    continue
+            self._said.well(what)
+        self._told = {uid: told for uid, told in self._told.items() if uid in seen}
+        self._metrics.shares(_share(record, seen[record.uid]) for record in records)
 
     def _settle_and_list(self, daemons: dict[str, str]) -> dict[str, list[ClientSeen]]:
         self._shares.settle(daemons, Deadline(_LOCK_S))
@@ -165,6 +184,20 @@ class Watcher:
                 "; ".join(f"{f.type}={f.status} {f.reason}" for f in found),
             )
         self._told[record.uid] = found
+
+
+def _share(record: ClaimRecord, found: list[Fact]) -> ShareSeen:
+    enforced = next((f for f in found if f.type == ENFORCED), None)
+    return ShareSeen(
+        record.namespace,
+        record.name,
+        record.gpu,
+        record.device,
+        record.compute_percent,
+        record.memory_mib,
+        enforced.status if enforced else "Unknown",
+        enforced.reason if enforced else "",
+    )
 
 
 def _conditions(claim: dict[str, Any], record: ClaimRecord) -> list[Condition]:

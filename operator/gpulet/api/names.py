@@ -10,6 +10,7 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 DRIVER: Final = "gpulet.dev"
 # The planner's own DeviceClass. Only the operator may name it in a claim.
 DEVICE_CLASS: Final = "gpulet.dev"
+SHARES_DEVICE_CLASS: Final = "shares.gpulet.dev"
 CLAIM_REQUEST: Final = "gpulet"
 CDI_KIND: Final = f"{DRIVER}/share"
 

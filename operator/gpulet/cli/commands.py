@@ -44,7 +44,7 @@ Format = Annotated[Output, typer.Option("--output", "-o", help="table for people
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (plan, top, explain, map_, bench):
+    for command in (plan, top, explain, map_, node, doctor, bench):
         app.command(command.__name__.rstrip("_"))(command)
 
 
@@ -144,6 +144,54 @@ def map_(output: Format = Output.table, kubeconfig: Kubeconfig = None) -> None:
         _print_json(devices)
     else:
         print("\n".join(text(devices)))
+
+
+def node(
+    name: Annotated[str | None, typer.Argument(metavar="NODE", help="Absent: every node with GPUs of ours.")] = None,
+    output: Format = Output.table,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show what is on a node: GPUs, shares, what of them is enforced, and what is wrong.
+
+    Exit code 0: nothing is wrong; 2: something is.
+    """
+    from gpulet.cli import node as nodes
+
+    try:
+        part = _answer(nodes.read(kubeconfig))
+        found = [nodes.facts(part, of) for of in part.named(name)]
+    except nodes.UnknownNodeError as error:
+        _fail(error)
+    if output is Output.json:
+        _print_json(found)
+    else:
+        print("\n".join(line for of in found for line in nodes.text(of)) or "no node has GPUs of Gpulet; gpulet doctor")
+    raise typer.Exit(2 if any(of["wrong"] for of in found) else 0)
+
+
+def doctor(
+    name: Annotated[str | None, typer.Argument(metavar="NODE", help="Absent: every node with a part of ours.")] = None,
+    output: Format = Output.table,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Say why a node is not ready for shares, and what to do about each finding. Changes nothing.
+
+    Exit code 0: all is in order; 2: it is not.
+    """
+    from dataclasses import asdict
+
+    from gpulet.cli import doctor as doctors
+    from gpulet.cli import node as nodes
+
+    try:
+        findings = doctors.diagnose(_answer(nodes.read(kubeconfig)), name)
+    except nodes.UnknownNodeError as error:
+        _fail(error)
+    if output is Output.json:
+        _print_json([asdict(finding) for finding in findings])
+    else:
+        print("\n".join(doctors.text(findings)))
+    raise typer.Exit(2 if any(finding.state == "problem" for finding in findings) else 0)
 
 
 def bench(
