@@ -9,8 +9,8 @@ from gpulet.build.gpulet import owner_reference
 from gpulet.build.pod import Host, container, gpulet_pod, mount_model, pod_spec, share_cpu
 from gpulet.build.source import ModelFile
 
-# Most of it goes into one import of TVM at the start, for which clients and servers wait.
-_TRACKER_CPU = "200m"
+# Its start (an import of TVM) takes seconds with it; a demo's limits leave no more.
+_TRACKER_CPU = "100m"
 _GRACE_SECONDS = 5
 
 
