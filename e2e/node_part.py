@@ -51,6 +51,7 @@ class NodePart:
         """Brings the cluster up and the node part into it; waits until every GPU is published."""
         part = cls(local.up(name, say))
         load_into(list(part.cluster.nodes), [build("agent", say)], ensure_binaries(say))
+        part.kubectl("label", "nodes", "--all", "--overwrite", "gpulet.dev/gpu=true")
         part.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(REPOSITORY / "manifests/node"))
         config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpulet-agent", "namespace": NAMESPACE}}
         part.apply(config | {"data": {"agent.yaml": AGENT_CONFIG}})

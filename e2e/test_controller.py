@@ -314,23 +314,29 @@ def test_a_quota_s_words_are_on_the_tuning_job_until_the_quota_goes(kubectl: Kub
     install.eventually("the search to start", lambda: said()["reason"] == "Searching", timeout_s=90)
 
 
-def test_a_service_of_that_name_that_is_somebody_s_own_is_left_alone(kubectl: Kubectl) -> None:
-    own = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "shared", "namespace": NAMESPACE},
-        "spec": {"selector": {"app": "mine"}, "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
-    }
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"selector": {"app": "mine"}, "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+        # Names none of the fields that ours would have: an apply would merge with it.
+        {"type": "ExternalName", "externalName": "elsewhere.example"},
+    ],
+    ids=["selector", "external name"],
+)
+def test_a_service_of_that_name_that_is_somebody_s_own_is_left_alone(kubectl: Kubectl, spec: dict[str, Any]) -> None:
+    own = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "shared", "namespace": NAMESPACE}, "spec": spec}
     kubectl.apply(own)
     try:
         kubectl.apply(model("shared"))
         install.eventually(
-            "an Event that says so",
-            lambda: any(e["reason"] == "NameTaken" for e in kubectl.list("events", "-n", NAMESPACE)),
+            "a condition that says so",
+            lambda: condition(kubectl, "shared", "Serving")["reason"] == "NameTaken",
             timeout_s=60,
         )
         kept = kubectl.get("services", "shared", NAMESPACE) or {}
-        assert kept["spec"]["selector"] == {"app": "mine"}
+        assert {name: kept["spec"].get(name) for name in spec if name != "ports"} == {
+            name: value for name, value in spec.items() if name != "ports"
+        }
         assert "ownerReferences" not in kept["metadata"]
     finally:
-        kubectl.run("-n", NAMESPACE, "delete", "service", "shared")
+        kubectl.run("-n", NAMESPACE, "delete", "inferencemodels.gpulet.dev/shared", "service/shared")

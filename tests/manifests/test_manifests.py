@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from gpulet.agent.config import AgentConfig
 from gpulet.api import names
 from gpulet.api.policy import read_policy
 
 ROOT = Path(__file__).parent.parent.parent / "manifests"
-FOLDERS = ("", "overlays/demo")
+FOLDERS = ("", "overlays/demo", "overlays/nvidia")
 Manifests = list[dict[str, Any]]
 
 
@@ -63,6 +64,17 @@ def test_only_the_node_part_is_privileged(rendered: Manifests) -> None:
             for container in pod["containers"]:
                 assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
                 assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_a_real_cluster_gets_no_simulated_gpus_and_only_gpu_nodes_an_agent() -> None:
+    for folder in ("", "overlays/nvidia"):
+        made = render(folder)
+        (config,) = (m for m in made if m["kind"] == "ConfigMap" and m["metadata"]["name"] == "gpulet-agent")
+        assert AgentConfig.model_validate(yaml.safe_load(config["data"]["agent.yaml"])).source == "nvml"
+        for daemon_set in (m for m in made if m["kind"] == "DaemonSet"):
+            pod = daemon_set["spec"]["template"]["spec"]
+            assert pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            assert pod.get("runtimeClassName") == ("nvidia" if folder else None)
 
 
 def test_no_permission_is_a_wildcard(rendered: Manifests) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from gpulet.agent.claims import ClaimRecord
 from gpulet.agent.devices import NodeDevice
+from gpulet.model.sharing import Tenant, conflict
 
 
 def refusal(new: ClaimRecord, device: NodeDevice, others: Iterable[tuple[ClaimRecord, NodeDevice]]) -> str | None:
@@ -52,14 +53,18 @@ def _sums(new: ClaimRecord, device: NodeDevice, same: list[ClaimRecord]) -> str 
 
 
 def _neighbour(new: ClaimRecord, other: ClaimRecord) -> str | None:
-    isolations = {new.isolation, other.isolation}
-    if "None" in isolations:
-        return f"isolation None allows no neighbour, but {_who(other)} is on {new.device} too"
-    if "Namespace" in isolations and new.namespace != other.namespace:
-        return f"isolation Namespace: {_who(other)} of another namespace is on {new.device} too"
-    if {new.purpose, other.purpose} == {"serve", "tune"}:
-        return f"a faulting candidate kernel would end {_who(other)}: tune and serve do not share {new.device}"
+    match conflict(_tenant(new), _tenant(other)):
+        case "None":
+            return f"isolation None allows no neighbour, but {_who(other)} is on {new.device} too"
+        case "Namespace":
+            return f"isolation Namespace: {_who(other)} of another namespace is on {new.device} too"
+        case "Tuning":
+            return f"a faulting candidate kernel would end {_who(other)}: tune and serve do not share {new.device}"
     return None
+
+
+def _tenant(record: ClaimRecord) -> Tenant:
+    return Tenant(record.namespace, record.isolation, record.purpose)
 
 
 def _who(record: ClaimRecord) -> str:

@@ -10,24 +10,29 @@ from datetime import datetime
 from typing import Any
 
 from gpulet.api import names
+from gpulet.api.modelprofile import ModelProfile
 from gpulet.api.policy import Policy
+from gpulet.api.tuningjob import TuningJob
 from gpulet.build.gpulet import serving_gpulet
 from gpulet.controller import profiling, tuning
 from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute
 from gpulet.controller.autotune import autotune
 from gpulet.controller.children import children
+from gpulet.controller.faults import apart, invalid_statuses
 from gpulet.controller.inventory import gpus
 from gpulet.controller.observations import Observations
 from gpulet.controller.profiles import Choice, wanted_manifest
 from gpulet.controller.refused import Object
 from gpulet.controller.room import Room
 from gpulet.controller.snapshot import revision
-from gpulet.controller.statuses import Known, gpulet_statuses, invalid_statuses, model_statuses
+from gpulet.controller.statuses import Known, gpulet_statuses, model_statuses
 from gpulet.controller.superseded import superseded
 from gpulet.controller.transition import Scene, Steps, steps
+from gpulet.controller.workloads import tenant_of
 from gpulet.controller.world import Key, World, is_planned
-from gpulet.model.demand import ModelId
+from gpulet.model.demand import Isolation, ModelId
 from gpulet.model.plan import Plan, Problem
+from gpulet.model.sharing import Tenant
 from gpulet.status.gpulet import pod_ready
 
 
@@ -72,21 +77,8 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
         for m in _in_order(known.world.models)
     }
     actions += [action for one in tuned.values() for action in one.actions]
-    going = {profile.key for profile in old}
-    for profile in _in_order({key: p for key, p in known.world.profiles.items() if key not in going}):
-        words = refused.get(("ModelProfile", profile.key))
-        actions += profiling.reconcile(known.world, profile, room, known.policy, refused=words, now=now)
-    for job in _in_order(known.world.jobs):
-        actions += tuning.reconcile(
-            known.world,
-            job,
-            plan=known.plan,
-            room=room,
-            progress=known.observations.progress.get(job.key),
-            refused=refused.get(("TuningJob", job.key)),
-            policy=known.policy,
-            now=now,
-        )
+    actions += _measured(known, room, going={profile.key for profile in old}, now=now)
+    actions += _tuned(known, room, now=now)
     results = Known(
         known.world,
         known.plan,
@@ -108,6 +100,31 @@ def decide(known: Pass, *, now: datetime) -> list[Action]:
     ]
 
 
+def _measured(known: Pass, room: Room, *, going: set[Key], now: datetime) -> list[Action]:
+    def one(profile: ModelProfile) -> list[Action]:
+        words = known.refused_children.get(("ModelProfile", profile.key))
+        return profiling.reconcile(known.world, profile, room, known.policy, refused=words, now=now)
+
+    staying = {key: profile for key, profile in known.world.profiles.items() if key not in going}
+    return apart(_in_order(staying), one, now=now)
+
+
+def _tuned(known: Pass, room: Room, *, now: datetime) -> list[Action]:
+    def one(job: TuningJob) -> list[Action]:
+        return tuning.reconcile(
+            known.world,
+            job,
+            plan=known.plan,
+            room=room,
+            progress=known.observations.progress.get(job.key),
+            refused=known.refused_children.get(("TuningJob", job.key)),
+            policy=known.policy,
+            now=now,
+        )
+
+    return apart(_in_order(known.world.jobs), one, now=now)
+
+
 def desired_gpulets(known: Pass) -> dict[Key, dict[str, Any]]:
     """The planned serving Gpulets as manifests, by key."""
     result = {}
@@ -125,15 +142,24 @@ def desired_gpulets(known: Pass) -> dict[Key, dict[str, Any]]:
 def scene_of(known: Pass) -> Scene:
     """What exists and what is planned, for the transition."""
     existing = {k: g for k, g in known.world.gpulets.items() if g.metadata.deletion_timestamp is None}
+    desired = desired_gpulets(known)
+    tenants = {key: Tenant(key[0], _isolation(known, manifest)) for key, manifest in desired.items()}
+    tenants |= {key: tenant_of(known.world, gpulet) for key, gpulet in existing.items()}
     return Scene(
         gpus=gpus(known.world.slices.values()),
         existing=existing,
-        desired=desired_gpulets(known),
+        desired=desired,
         ready=frozenset(k for k in existing if pod_ready(known.world.pods.get(k))),
         unrouted_for_s=known.unrouted_for_s,
         planned_models=frozenset(p.model for p in known.plan.placed),
         serving=frozenset(k for k, g in existing.items() if g.spec.models and is_planned(g) and k not in known.frozen),
+        tenants=tenants,
     )
+
+
+def _isolation(known: Pass, manifest: dict[str, Any]) -> Isolation:
+    model = known.world.models[manifest["metadata"]["namespace"], manifest["spec"]["models"][0]["name"]]
+    return model.spec.sharing.isolation
 
 
 def _leaving(known: Pass, scene: Scene, obsolete: frozenset[Key]) -> list[Action]:

@@ -8,18 +8,20 @@ from typing import Any, Protocol
 from gpulet.api import names
 from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute, WriteStatus
 from gpulet.controller.refused import Object, RefusedChildren, child_of, gpulet_key, owner_of
-from gpulet.controller.world import Key
+from gpulet.controller.world import Key, Raw, owned_by
 from gpulet.kube.client import Client
 from gpulet.kube.difference import holds
-from gpulet.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError
+from gpulet.kube.errors import ForbiddenError, InvalidError, KubeError, NotFoundError
 from gpulet.kube.events import Events
-from gpulet.kube.kinds import GPULET, POD, Kind, kind_named
+from gpulet.kube.kinds import GPULET, POD, Kind, kind_named, kind_of
 from gpulet.model.demand import ModelId
 from gpulet.status.figures import compact, settle
 
 log = logging.getLogger("gpulet.execute")
 
 _NAMED_AFTER_OTHERS = ("Service", "NetworkPolicy", "TuningJob")
+# Of these the caches hold our own alone, so that somebody else's is seen only by asking.
+_CACHED_IF_OURS = ("Service", "NetworkPolicy")
 
 
 class Seen(Protocol):
@@ -28,6 +30,10 @@ class Seen(Protocol):
     def get(self, kind: str, key: Key) -> dict[str, Any] | None: ...
 
     def learn(self, raw: dict[str, Any]) -> None: ...
+
+
+class NameTakenError(Exception):
+    """Somebody's own object bears the name that one of ours needs."""
 
 
 class Executor:
@@ -52,8 +58,8 @@ class Executor:
                 await self._one(action, seen)
             except (ForbiddenError, InvalidError) as error:
                 self._note_refusal(action, error, seen)
-            except ConflictError as error:
-                again |= await self._tell_of_conflict(action, error)
+            except NameTakenError as error:
+                await self._tell_of_taken_name(action, error)
             except KubeError as error:
                 log.warning("%s: %s", type(action).__name__, error)
                 again |= error.retryable
@@ -105,12 +111,27 @@ class Executor:
             return
         if not self._refused_children.may_ask(child, now_s=time.monotonic()):
             return
+        if manifest["kind"] in _NAMED_AFTER_OTHERS:
+            await self._refuse_to_take_over(manifest, current)
         log.info("apply %s %s/%s", manifest["kind"], metadata["namespace"], metadata["name"])
-        # A name made from a user's may be that of somebody's own object: that one is not taken over.
-        seen.learn(await self._client.apply(manifest, force=manifest["kind"] not in _NAMED_AFTER_OTHERS))
+        seen.learn(await self._client.apply(manifest))
         self._refused_children.accept(child)
         if manifest["kind"] == "Service":
             self._names_taken.pop((metadata["namespace"], metadata["name"]), None)
+
+    async def _refuse_to_take_over(self, manifest: dict[str, Any], current: Raw | None) -> None:
+        """A name made from a user's may be that of somebody's own object: raises NameTakenError.
+
+        An apply without force would not do: it merges with whatever names none of our fields.
+        """
+        metadata = manifest["metadata"]
+        if current is None and manifest["kind"] in _CACHED_IF_OURS:
+            try:
+                current = await self._client.get(kind_of(manifest), metadata["name"], metadata["namespace"])
+            except NotFoundError:
+                return
+        if current is not None and not owned_by(current, metadata["ownerReferences"][0]["uid"]):
+            raise NameTakenError(f"{manifest['kind']} {metadata['namespace']}/{metadata['name']} is somebody else's")
 
     async def _label(self, kind: Kind, key: Key, label: str, value: str | None, seen: Seen) -> None:
         raw = seen.get(kind.kind, key)
@@ -142,11 +163,9 @@ class Executor:
         """What is deleted needs no memory."""
         self._status_written_s = {at: s for at, s in self._status_written_s.items() if seen.get(*at) is not None}
 
-    async def _tell_of_conflict(self, action: Action, error: ConflictError) -> bool:
-        """Whether trying again may help: a Service of somebody else's stays somebody else's."""
-        log.warning("%s: %s", type(action).__name__, error)
-        if not isinstance(action, Apply) or action.manifest["kind"] not in ("Service", "NetworkPolicy"):
-            return True
+    async def _tell_of_taken_name(self, action: Action, error: NameTakenError) -> None:
+        log.warning("%s", error)
+        assert isinstance(action, Apply)
         metadata = action.manifest["metadata"]
         owner = metadata["ownerReferences"][0]
         regarding = {
@@ -161,7 +180,6 @@ class Executor:
         await self._events.tell(regarding, reason="NameTaken", message=message, warning=True)
         if action.manifest["kind"] == "Service":
             self._names_taken[metadata["namespace"], metadata["name"]] = message
-        return False
 
     def _note_refusal(self, action: Action, error: ForbiddenError | InvalidError, seen: Seen) -> None:
         log.warning("%s: %s", type(action).__name__, error)
@@ -173,10 +191,10 @@ class Executor:
             child = child_of(action.manifest)
             self._refused_children.refuse(child, owner, str(error), now_s=time.monotonic())
             return
-        if not isinstance(error, ForbiddenError):
-            return
-        metadata = action.manifest["metadata"]
-        model = (metadata.get("labels") or {}).get(names.LABEL_MODEL)
         # Only what a share consists of: a refused Service or profile says nothing of where the model may run.
-        if model is not None and action.manifest["kind"] in ("Gpulet", "Pod"):
-            self._refusals.append((ModelId(metadata["namespace"], model), str(error)))
+        if action.manifest["kind"] not in ("Gpulet", "Pod", "ResourceClaim"):
+            return
+        owned = action.manifest if gpulet is None else seen.get("Gpulet", gpulet) or action.manifest
+        model = (owned["metadata"].get("labels") or {}).get(names.LABEL_MODEL)
+        if model is not None:
+            self._refusals.append((ModelId(owned["metadata"]["namespace"], model), str(error)))

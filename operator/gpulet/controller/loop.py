@@ -133,7 +133,9 @@ class Loop:
             return known
         replaced = frozenset(scene.serving - scene.desired.keys()) | asked.leaving
         other = await self._solve(asked, asked.problem(leaving=replaced))
-        if len(other.plan.unplaced) > len(known.plan.unplaced) or steps(scene_of(other)).waiting:
+        left_out = {u.model for u in known.plan.unplaced}
+        # Not as many, but the same: who is left out has been decided by priority.
+        if any(u.model not in left_out for u in other.plan.unplaced) or steps(scene_of(other)).waiting:
             return known
         return other
 
@@ -167,6 +169,7 @@ class Loop:
         rates = {key: self._rate(world, key, observations, policy) for key in world.models}
         if self._refusals is None:
             self._refusals = Refusals(policy.unusable_after_seconds)
+        self._refusals.unusable_after_s = policy.unusable_after_seconds
         for model, message in self.executor.take_refusals():
             self._refusals.mark(model, None, message, now_s=now_s)
         refusals = self._refusals.observe(world, now_s=now_s)

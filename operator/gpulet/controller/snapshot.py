@@ -1,6 +1,7 @@
 """From a view of the cluster to the planner's question. Pure: the same world gives the same problem."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpulet.api import names
@@ -12,6 +13,7 @@ from gpulet.build.names import short_hash
 from gpulet.build.source import UnsupportedSourceError, model_file
 from gpulet.controller.inventory import current_pools, gpus, mebibytes, millicores, nodes, quantity
 from gpulet.controller.profiles import Choice
+from gpulet.controller.workloads import config_in, tenant_of
 from gpulet.controller.world import Key, Raw, World, is_planned
 from gpulet.model.demand import Demand, ModelId
 from gpulet.model.device import Device, Toleration
@@ -67,7 +69,9 @@ def frozen_gpulets(world: World, refusals: tuple[Refusal, ...], *, leaving: froz
     They stay exactly as they are and count as taken, until the quota's word is forgotten.
     """
     refused = {r.model for r in refusals if r.device is None}
-    return frozenset(key for key, slot in _current(world, leaving=leaving) if slot.model in refused)
+    return frozenset(
+        key for key, slot in _current(world, leaving=leaving) if slot.model in refused and key in world.pods
+    )
 
 
 def demand(world: World, model: InferenceModel, choice: Choice, *, rate_per_s: float, policy: Policy) -> Demand:
@@ -93,13 +97,16 @@ def demand(world: World, model: InferenceModel, choice: Choice, *, rate_per_s: f
 
 
 def revision(model: InferenceModel, choice: Choice, policy: Policy) -> str:
-    """What a serving pod is built from beyond its Gpulet: a change of it is a new Gpulet."""
+    """What a serving pod and its claim are made from beyond its Gpulet: a change of it is a new Gpulet."""
     return short_hash(
         [
             choice.source.to_dict(),
             model.spec.pod_template.to_dict(),
             model.spec.slo.percentile,
+            model.spec.sharing.isolation,
             policy.images.serving,
+            policy.host_cpu,
+            policy.host_memory,
         ]
     )
 
@@ -153,7 +160,7 @@ def usages(
 ) -> tuple[Usage, ...]:
     """Shares the plan must respect: manual, leaving and working Gpulets, and claims that no Gpulet of ours explains."""
     found = [
-        _gpulet_usage(gpulet)
+        _gpulet_usage(world, gpulet)
         for key, gpulet in world.gpulets.items()
         if (gpulet.spec.models is None or not is_planned(gpulet) or key in leaving) and key not in without
     ]
@@ -172,17 +179,16 @@ def _of_a_gone_gpulet(claim: Raw) -> bool:
     return labels.get(names.LABEL_ORIGIN) == names.ORIGIN_PLAN and names.LABEL_GPULET in labels
 
 
-def _gpulet_usage(gpulet: Gpulet) -> Usage:
-    share = share_of(gpulet.spec)
-    purpose = "tune" if gpulet.spec.tuning else "profile" if gpulet.spec.profiling else "serve"
+def _gpulet_usage(world: World, gpulet: Gpulet) -> Usage:
+    share, tenant = share_of(gpulet.spec), tenant_of(world, gpulet)
     return Usage(
         device=share.device,
         compute_percent=share.compute_percent,
         memory_mib=share.memory_mib,
         clients=share.clients,
-        namespace=gpulet.metadata.namespace,
-        isolation="Any" if purpose == "tune" else "None" if purpose == "profile" else "Namespace",
-        purpose=purpose,  # type: ignore[arg-type]  # one of three literals
+        namespace=tenant.namespace,
+        isolation=tenant.isolation,
+        purpose=tenant.purpose,
     )
 
 
@@ -207,6 +213,7 @@ def _devices_by_name(world: World) -> dict[tuple[str, str], Device]:
 
 def _claim_usages(claim: Raw, devices: dict[tuple[str, str], Device]) -> list[Usage]:
     allocation = claim.get("status", {}).get("allocation") or {}
+    config = config_in(claim)
     found = []
     for result in (allocation.get("devices") or {}).get("results") or ():
         device = devices.get((result["pool"], result["device"]))
@@ -220,7 +227,7 @@ def _claim_usages(claim: Raw, devices: dict[tuple[str, str], Device]) -> list[Us
                 memory_mib=mebibytes(consumed.get("memory", "0")),
                 clients=int(quantity(consumed.get("clients", "1"))),
                 namespace=claim["metadata"]["namespace"],
-                isolation="Namespace",
+                isolation=config.isolation if config is not None else "Namespace",
                 purpose="foreign",
             )
         )
@@ -247,15 +254,26 @@ def _nodes_of_volume(world: World, namespace: str, source: ModelSource) -> set[s
 
 
 def _matches(node: Raw, terms: list[Raw]) -> bool:
-    labels = node["metadata"].get("labels") or {}
-    return any(all(_expression_holds(labels, e) for e in term.get("matchExpressions") or ()) for term in terms)
+    """A node selector as the scheduler reads it: any term, and in it every expression."""
+    labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
+    return any(
+        all(_expression_holds(labels, e) for e in term.get("matchExpressions") or ())
+        and all(_expression_holds(fields, e) for e in term.get("matchFields") or ())
+        for term in terms
+        if term.get("matchExpressions") or term.get("matchFields")  # an empty term matches nothing
+    )
 
 
 def _expression_holds(labels: Mapping[str, str], expression: Raw) -> bool:
-    value, values = labels.get(expression["key"]), expression.get("values") or ()
-    operator = expression["operator"]
-    if operator == "In":
-        return value in values
-    if operator == "NotIn":
-        return value not in values
-    return bool((value is not None) == (operator == "Exists"))
+    value = labels.get(expression["key"])
+    values: Sequence[str] = expression.get("values") or ()
+    number = int(value) if value is not None and re.fullmatch(r"-?\d+", value) else None
+    holds: dict[str, Callable[[], bool]] = {
+        "In": lambda: value in values,
+        "NotIn": lambda: value not in values,
+        "Exists": lambda: value is not None,
+        "DoesNotExist": lambda: value is None,
+        "Gt": lambda: number is not None and number > int(values[0]),
+        "Lt": lambda: number is not None and number < int(values[0]),
+    }
+    return holds[expression["operator"]]()

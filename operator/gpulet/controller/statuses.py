@@ -5,21 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pydantic import ValidationError
-
 from gpulet.api import names
-from gpulet.api.base import Condition
 from gpulet.api.gpulet import Gpulet
 from gpulet.api.inferencemodel import GpuletLine, InferenceModel, ReplicaCounts
 from gpulet.build.service import model_url
 from gpulet.controller.actions import Action, WriteStatus
+from gpulet.controller.faults import apart
 from gpulet.controller.observations import Observations
 from gpulet.controller.profiles import Choice
 from gpulet.controller.words import last_words
-from gpulet.controller.world import Key, World, is_planned, key_of
+from gpulet.controller.world import Key, World, is_planned
 from gpulet.model.demand import ModelId
 from gpulet.model.plan import Placed, Plan, Unplaced
-from gpulet.status.conditions import Fact, conditions, kstatus, no, yes
+from gpulet.status.conditions import Fact, no, yes
 from gpulet.status.gpulet import Observed, enforced, gpulet_status, pod_ready, waiting_reason
 from gpulet.status.inferencemodel import ModelFacts, Seen, inference_model_status
 
@@ -50,12 +48,14 @@ def model_statuses(known: Known, *, now: datetime) -> list[Action]:
     """The status of every InferenceModel."""
     placed = {p.model: p for p in known.plan.placed}
     unplaced = {u.model: u for u in known.plan.unplaced}
-    actions: list[Action] = []
-    for key, model in sorted(known.world.models.items()):
-        model_id = ModelId(*key)
+
+    def one(model: InferenceModel) -> list[Action]:
+        model_id = ModelId(*model.key)
         facts = _facts(known, model, placed.get(model_id), unplaced.get(model_id))
-        actions.append(WriteStatus("InferenceModel", key, inference_model_status(model, facts, now=now).to_dict()))
-    return actions
+        status = inference_model_status(model, facts, now=now)
+        return [WriteStatus("InferenceModel", model.key, status.to_dict())]
+
+    return apart([model for _, model in sorted(known.world.models.items())], one, now=now)
 
 
 def _facts(known: Known, model: InferenceModel, placed: Placed | None, unplaced: Unplaced | None) -> ModelFacts:
@@ -172,8 +172,9 @@ def seen(model: InferenceModel, gpulets: list[Gpulet], observations: Observation
 def gpulet_statuses(known: Known, *, now: datetime) -> list[Action]:
     """The status of every Gpulet, manual ones included."""
     placed = {p.model: p for p in known.plan.placed}
-    actions: list[Action] = []
-    for key, gpulet in sorted(known.world.gpulets.items()):
+
+    def one(gpulet: Gpulet) -> list[Action]:
+        key = gpulet.key
         plan = None
         if gpulet.spec.models and is_planned(gpulet):
             plan = placed.get(ModelId(key[0], gpulet.spec.models[0].name))
@@ -186,32 +187,6 @@ def gpulet_statuses(known: Known, *, now: datetime) -> list[Action]:
             predicted_latency_ms=plan.predicted_latency_ms if plan else None,
             observed_latency_ms=figures.percentile_ms if figures else None,
         )
-        actions.append(WriteStatus("Gpulet", key, gpulet_status(gpulet, observed, now=now).to_dict()))
-    return actions
+        return [WriteStatus("Gpulet", key, gpulet_status(gpulet, observed, now=now).to_dict())]
 
-
-def invalid_statuses(world: World, *, now: datetime) -> list[Action]:
-    """An object that cannot be read says so itself, and stops nobody else."""
-    actions: list[Action] = []
-    for invalid in world.invalid:
-        generation = invalid.raw["metadata"].get("generation", 0)
-        message = f"spec.{invalid.message}".replace("spec.spec.", "spec.")
-        ready = no("Ready", "InvalidSpec", message)
-        previous = [
-            Condition.model_validate(c)
-            for c in (invalid.raw.get("status") or {}).get("conditions") or ()
-            if _readable(c)
-        ]
-        facts = [ready, *kstatus(ready, stalled=ready)]
-        made = conditions(previous, facts, generation=generation, now=now)
-        status = {"observedGeneration": generation, "conditions": [c.to_dict() for c in made]}
-        actions.append(WriteStatus(invalid.kind, key_of(invalid.raw), status))
-    return actions
-
-
-def _readable(condition: object) -> bool:
-    try:
-        Condition.model_validate(condition)
-    except ValidationError:
-        return False
-    return True
+    return apart([g for _, g in sorted(known.world.gpulets.items())], one, now=now)

@@ -15,7 +15,9 @@ from gpulet.build.gpulet import Share, share_of
 from gpulet.controller.world import Key, is_planned
 from gpulet.model.demand import ModelId
 from gpulet.model.device import Device, Gpu
+from gpulet.model.sharing import Tenant, conflict
 
+_Taken = dict[Device, list[tuple[Share, Tenant]]]
 # Endpoints reach every node's proxy within this time after a pod has left its Service.
 DRAIN_S = 5.0
 
@@ -58,6 +60,11 @@ class Scene:
     planned_models: frozenset[ModelId]
     serving: frozenset[Key]
     """Existing serving Gpulets of our plan: those that may become obsolete."""
+    tenants: Mapping[Key, Tenant] = field(default_factory=dict)
+    """What existing and desired Gpulets are to their neighbours; absent: of their namespace, serving."""
+
+    def tenant(self, key: Key) -> Tenant:
+        return self.tenants.get(key, Tenant(key[0]))
 
 
 def steps(scene: Scene) -> Steps:
@@ -92,15 +99,15 @@ def _settled_models(scene: Scene) -> frozenset[ModelId]:
 
 def _split_by_room(scene: Scene) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(those that fit beside all that exists, those that do not), taken in order of name."""
-    taken: dict[Device, list[Share]] = defaultdict(list)
-    for gpulet in scene.existing.values():
+    taken: _Taken = defaultdict(list)
+    for key, gpulet in scene.existing.items():
         share = share_of(gpulet.spec)
-        taken[share.device].append(share)
+        taken[share.device].append((share, scene.tenant(key)))
     create, blocked = [], []
     for key in sorted(scene.desired.keys() - scene.existing.keys()):
-        share = _share_of_manifest(scene.desired[key])
-        if _fits(scene.gpus, taken, share):
-            taken[share.device].append(share)
+        share, tenant = _share_of_manifest(scene.desired[key]), scene.tenant(key)
+        if _fits(scene.gpus, taken, share, tenant):
+            taken[share.device].append((share, tenant))
             create.append(scene.desired[key])
         else:
             blocked.append(scene.desired[key])
@@ -136,7 +143,8 @@ def _coming_up(scene: Scene, model: ModelId) -> bool:
     return all(key in scene.existing for key, m in scene.desired.items() if _model_of_manifest(m) == model)
 
 
-def _fits(gpus: tuple[Gpu, ...], taken: Mapping[Device, list[Share]], share: Share) -> bool:
+def _fits(gpus: tuple[Gpu, ...], taken: _Taken, share: Share, tenant: Tenant) -> bool:
+    """Whether the node would prepare the share beside those that are there: the agent asks the same."""
     gpu = next((g for g in gpus if g.uuid == share.device.gpu and g.node == share.device.node), None)
     if gpu is None:
         return False
@@ -144,9 +152,11 @@ def _fits(gpus: tuple[Gpu, ...], taken: Mapping[Device, list[Share]], share: Sha
     if any(other != share.device and shares and other.overlaps(share.device, sizes) for other, shares in taken.items()):
         return False
     memory, clients = _limits(gpu, share.device)
-    beside = taken.get(share.device, [])
+    there = taken.get(share.device, [])
+    beside = [other for other, _ in there]
     return (
-        sum(s.compute_percent for s in beside) + share.compute_percent <= 100
+        not any(conflict(tenant, neighbour) for _, neighbour in there)
+        and sum(s.compute_percent for s in beside) + share.compute_percent <= 100
         and sum(s.memory_mib for s in beside) + share.memory_mib <= memory
         and sum(s.clients for s in beside) + share.clients <= clients
     )

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from pydantic import ValidationError
+
+from gpulet.api import names
 from gpulet.api.gpulet import Gpulet
 from gpulet.api.inferencemodel import InferenceModel, ModelSource, PodTemplate
 from gpulet.api.modelprofile import ModelProfile
@@ -12,7 +15,8 @@ from gpulet.build.gpulet import share_of
 from gpulet.build.pod import host_of, profiling_pod, serving_pod
 from gpulet.build.source import model_file
 from gpulet.controller.inventory import device_millicores
-from gpulet.controller.world import World
+from gpulet.controller.world import Raw, World
+from gpulet.model.sharing import Tenant
 
 
 def source_of(model: InferenceModel, gpulet: Gpulet) -> ModelSource:
@@ -23,16 +27,37 @@ def source_of(model: InferenceModel, gpulet: Gpulet) -> ModelSource:
 
 def claim_of(world: World, gpulet: Gpulet) -> dict[str, Any]:
     """The claim of any Gpulet, with whom its fault domain may be shared."""
+    return claim(gpulet, config=_config(world, gpulet))
+
+
+def tenant_of(world: World, gpulet: Gpulet) -> Tenant:
+    """What the Gpulet is to its neighbours: as its claim says, which never changes, or will say once it is made."""
+    config = config_in(world.claims.get(gpulet.key)) or _config(world, gpulet)
+    return Tenant(gpulet.metadata.namespace, config.isolation, config.purpose)
+
+
+def config_in(raw: Raw | None) -> ShareConfig | None:
+    """Our configuration in a ResourceClaim; None if it has none that can be read."""
+    for config in ((raw or {}).get("spec", {}).get("devices") or {}).get("config") or ():
+        opaque = config.get("opaque") or {}
+        if opaque.get("driver") == names.DRIVER:
+            try:
+                return ShareConfig.model_validate(opaque.get("parameters"))
+            except ValidationError:
+                return None
+    return None
+
+
+def _config(world: World, gpulet: Gpulet) -> ShareConfig:
     if gpulet.spec.tuning is not None:
-        config = ShareConfig(isolation="Any", purpose="tune")
-    elif gpulet.spec.profiling is not None:
-        config = ShareConfig(isolation="Any", purpose="profile")
-    else:
-        models = [world.models.get((gpulet.metadata.namespace, m.name)) for m in gpulet.spec.models or ()]
-        wanted = {m.spec.sharing.isolation for m in models if m is not None}
-        strictest = next((i for i in ("None", "Namespace", "Any") if i in wanted), "Namespace")
-        config = ShareConfig(isolation=strictest, purpose="serve")  # type: ignore[arg-type]  # one of the three
-    return claim(gpulet, config=config)
+        return ShareConfig(isolation="Any", purpose="tune")
+    if gpulet.spec.profiling is not None:
+        # A neighbour would be measured with it.
+        return ShareConfig(isolation="None", purpose="profile")
+    models = [world.models.get((gpulet.metadata.namespace, m.name)) for m in gpulet.spec.models or ()]
+    wanted = {m.spec.sharing.isolation for m in models if m is not None}
+    strictest = next((i for i in ("None", "Namespace", "Any") if i in wanted), "Namespace")
+    return ShareConfig(isolation=strictest, purpose="serve")  # type: ignore[arg-type]  # one of the three
 
 
 def serving_pod_of(world: World, gpulet: Gpulet, model: InferenceModel, policy: Policy) -> dict[str, Any]:

@@ -49,12 +49,18 @@ class Device:
     start: int | None = None
 
     def overlaps(self, other: Device, sizes: dict[str, int]) -> bool:
-        """Whether both use a common part of one GPU. ``sizes``: memory slices by MIG profile."""
+        """Whether both use a common part of one GPU. ``sizes``: memory slices by MIG profile.
+
+        Of a profile that nobody publishes (any more) we do not know how far it reaches: it overlaps all of its GPU.
+        """
         if self.gpu != other.gpu or self.node != other.node:
             return False
         if self.profile is None or other.profile is None or self.start is None or other.start is None:
             return True
-        return self.start < other.start + sizes[other.profile] and other.start < self.start + sizes[self.profile]
+        own, others = sizes.get(self.profile), sizes.get(other.profile)
+        if own is None or others is None:
+            return True
+        return self.start < other.start + others and other.start < self.start + own
 
 
 @dataclass(frozen=True)
