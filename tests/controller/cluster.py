@@ -10,6 +10,7 @@ from typing import Any
 
 from gpulet.api.workload import ServeReport
 from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, Unroute, WriteStatus
+from gpulet.controller.observations import Observations
 from gpulet.controller.read import read_world
 from gpulet.controller.world import Key, World
 
@@ -42,6 +43,8 @@ class Cluster:
         """What serving programs say, by pod."""
         self.names_taken: dict[Key, str] = {}
         self.refused_children: dict[tuple[str, Key], str] = {}
+        self.observations = Observations()
+        """What the scraper has seen, beside the reports."""
         self._uid = itertools.count(1)
 
     def world(self) -> World:

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpulet.api.gpulet import Gpulet
-from gpulet.api.inferencemodel import InferenceModel
 from gpulet.api.policy import Policy
 from gpulet.controller.decide import Pass, decide
 from gpulet.controller.loop import Loop
-from gpulet.controller.observations import Observations, ReplicaFigures
-from gpulet.controller.statuses import seen
+from gpulet.controller.observations import Observations
 from gpulet.metrics.exported import Exported
 from gpulet.model.demand import ModelId
 from tests.controller.cluster import A100, Cluster, given_profile, inference_model, node, whole_gpu_slice
@@ -36,7 +33,7 @@ class Memory:
         return copy.deepcopy(self._cluster.objects)
 
     def observations(self) -> Observations:
-        return Observations(reports=dict(self._cluster.reports))
+        return dataclasses.replace(self._cluster.observations, reports=dict(self._cluster.reports))
 
     def take_refusals(self) -> list[Any]:
         return self._cluster.refusals
@@ -493,29 +490,3 @@ def test_a_replacement_that_fails_in_the_drain_gives_the_traffic_back(cluster: C
     asyncio.run(one_pass(cluster))
     assert old in cluster.objects["Gpulet"]
     assert old[1] in serving_pods(cluster)
-
-
-def test_a_new_replica_s_short_window_does_not_double_the_rate() -> None:
-    """600 requests of the old one's minute and 50 of the new one's five seconds are 10.8 a second, not 20."""
-    model = InferenceModel.model_validate(inference_model("m"))
-    gpulets = [Gpulet.model_validate(_bare_gpulet(name)) for name in ("old", "new")]
-    figures = {
-        ("vision", "old"): ReplicaFigures(requests=600, seconds=60, mean_ms=5, percentile_ms=9),
-        ("vision", "new"): ReplicaFigures(requests=50, seconds=5, mean_ms=4, percentile_ms=7),
-    }
-    found = seen(model, gpulets, Observations(figures=figures))
-    assert found.rate_per_s == pytest.approx(650 / 60)
-    assert found.percentile_ms == 9
-
-
-def _bare_gpulet(name: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "vision"},
-        "spec": {
-            "device": {"node": "node1", "gpu": "GPU-1"},
-            "computePercent": 50,
-            "memory": "1Gi",
-            "clients": 1,
-            "models": [{"name": "m", "batch": 1}],
-        },
-    }

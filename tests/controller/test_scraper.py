@@ -116,3 +116,34 @@ async def test_an_odd_answer_counts_for_nothing_and_ends_nothing(handler: Handle
     async with pod_at(ADDRESS, workload.REPORT_PORT, "/report", handler):
         scraper = await scraped(cluster_with(ADDRESS))
     assert not scraper.observations().reports
+
+
+async def test_how_long_a_ready_pod_has_been_silent_is_known() -> None:
+    """Since its last figures, or else since it was first asked; who is not ready owes none."""
+    cluster = cluster_with(ADDRESS)
+    ready = cluster.objects["Pod"]["vision", "g"]["status"]["conditions"][0]
+    async with aiohttp.ClientSession() as session:
+        scraper = Scraper(Caches(cluster), session)  # type: ignore[arg-type]  # of the cache it uses these two
+
+        async def silent_s() -> float | None:
+            await asyncio.gather(*(ask() for ask in scraper._questions()))
+            return scraper.observations().silent_s.get(("vision", "g"))
+
+        ready["status"] = "False"
+        assert await silent_s() is None
+        ready["status"] = "True"
+        first = await silent_s()
+        await asyncio.sleep(0.3)
+        later = await silent_s()
+        assert first is not None and later is not None and later - first >= 0.3
+        report = pod_at(ADDRESS, workload.REPORT_PORT, "/report", says_report)
+        metrics = pod_at(ADDRESS, workload.METRICS_PORT, "/metrics", says_figures)
+        async with report, metrics:
+            told = await silent_s()
+        assert told is not None and told < later
+        await asyncio.sleep(0.3)
+        assert (await silent_s() or 0) >= 0.3
+
+
+async def says_figures(_: web.Request) -> web.Response:
+    return web.Response(text='nv_inference_request_success{model="m",version="1"} 7\n')

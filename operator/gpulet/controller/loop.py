@@ -14,12 +14,12 @@ from gpulet.controller.demand import rate_to_plan
 from gpulet.controller.execute import Executor
 from gpulet.controller.held import HeldInventory
 from gpulet.controller.observations import Observations
+from gpulet.controller.observed import rate_per_s
 from gpulet.controller.profiles import choices_of
 from gpulet.controller.question import Question
 from gpulet.controller.read import read_world
 from gpulet.controller.refusals import Refusals
 from gpulet.controller.scraper import Scraper
-from gpulet.controller.statuses import seen
 from gpulet.controller.transition import steps
 from gpulet.controller.world import Key, World
 from gpulet.metrics.exported import Exported
@@ -179,7 +179,7 @@ class Loop:
         model = world.models[key]
         gpulets = world.gpulets_of(names.LABEL_MODEL, *key)
         previous = model.status.rate.planned if model.status.rate else None
-        observed = seen(model, gpulets, observations).rate_per_s
+        observed = rate_per_s(gpulets, observations)
         return rate_to_plan(model, observed_per_s=observed, previous_per_s=previous, policy=policy)
 
     def _unrouted_for_s(self, world: World) -> dict[Key, float]:

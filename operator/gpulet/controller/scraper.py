@@ -15,7 +15,7 @@ import yarl
 from gpulet.api import names, workload
 from gpulet.api.workload import ServeReport, TuneProgress
 from gpulet.controller.cache import Cache
-from gpulet.controller.observations import Observations, ReplicaFigures
+from gpulet.controller.observations import WINDOW_S, Observations, ReplicaFigures
 from gpulet.controller.world import Key
 from gpulet.metrics.triton import Scrape, parse, window
 from gpulet.status.gpulet import pod_ready
@@ -23,8 +23,6 @@ from gpulet.status.gpulet import pod_ready
 log = logging.getLogger("gpulet.scrape")
 
 PERIOD_S = 5.0
-WINDOW_S = 60.0
-"""Rates and means are over this long; Triton's own summaries slide over about the same."""
 _TIMEOUT_S = 3.0
 _LONGEST_ANSWER = 4 * 2**20
 """Bytes. What runs in the pods is the user's: an endless answer must not fill our memory."""
@@ -36,6 +34,8 @@ class Scraper:
     def __init__(self, cache: Cache, session: aiohttp.ClientSession) -> None:
         self._cache, self._session = cache, session
         self._scrapes: dict[Key, deque[Scrape]] = {}
+        self._heard_s: dict[Key, float] = {}
+        """Of each ready pod: when it last told its figures, or else when it was first asked."""
         self._reports: dict[Key, ServeReport] = {}
         self._progress: dict[Key, TuneProgress] = {}
 
@@ -59,7 +59,13 @@ class Scraper:
             quantile = model["spec"]["slo"].get("percentile", 99.0) / 100
             seen = window(scrapes[0], scrapes[-1], quantile=quantile)
             figures[key] = ReplicaFigures(seen.requests, seen.seconds, seen.mean_ms, seen.percentile_ms)
-        return Observations(figures=figures, reports=dict(self._reports), progress=dict(self._progress))
+        now_s = time.monotonic()
+        return Observations(
+            figures=figures,
+            silent_s={key: now_s - heard_s for key, heard_s in self._heard_s.items()},
+            reports=dict(self._reports),
+            progress=dict(self._progress),
+        )
 
     def _questions(self) -> list[Callable[[], Awaitable[None]]]:
         questions: list[Callable[[], Awaitable[None]]] = []
@@ -87,6 +93,10 @@ class Scraper:
         )
 
     async def _ask_server(self, key: Key, pod: dict[str, Any], address: str) -> None:
+        if pod_ready(pod):
+            self._heard_s.setdefault(key, time.monotonic())
+        else:
+            self._heard_s.pop(key, None)
         try:
             text = await self._fetch(address, workload.REPORT_PORT, "/report")
             report = ServeReport.model_validate(json.loads(text))
@@ -96,6 +106,7 @@ class Scraper:
             if pod_ready(pod):
                 text = await self._fetch(address, workload.METRICS_PORT, "/metrics")
                 self._add(key, parse(text, self._model_of(key), at_s=time.monotonic()))
+                self._heard_s[key] = time.monotonic()
         except Exception as error:  # whatever a user's pod answers must not end the operator
             log.debug("%s/%s: %s", *key, error)
 
@@ -139,7 +150,7 @@ class Scraper:
 
     def _forget(self) -> None:
         objects = self._cache.objects()
-        for known in (self._scrapes, self._reports):
+        for known in (self._scrapes, self._reports, self._heard_s):
             for key in known.keys() - objects["Pod"].keys():
                 del known[key]
         for job in self._progress.keys() - objects["TuningJob"].keys():

@@ -1,6 +1,5 @@
 """From what a pass knows to the statuses of InferenceModels and Gpulets. Pure."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +11,7 @@ from gpulet.build.service import model_url
 from gpulet.controller.actions import Action, WriteStatus
 from gpulet.controller.faults import apart
 from gpulet.controller.observations import Observations
+from gpulet.controller.observed import is_silent, seen
 from gpulet.controller.profiles import Choice
 from gpulet.controller.words import last_words
 from gpulet.controller.world import Key, World, is_planned
@@ -19,7 +19,7 @@ from gpulet.model.demand import ModelId
 from gpulet.model.plan import Placed, Plan, Unplaced
 from gpulet.status.conditions import Fact, no, yes
 from gpulet.status.gpulet import Observed, enforced, gpulet_status, pod_ready, waiting_reason
-from gpulet.status.inferencemodel import ModelFacts, Seen, inference_model_status
+from gpulet.status.inferencemodel import ModelFacts, inference_model_status
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _facts(known: Known, model: InferenceModel, placed: Placed | None, unplaced:
         replicas=ReplicaCounts(planned=planned, ready=ready) if planned else None,
         enforced=tuple(enforced(known.world.claims.get(g.key)) for g in gpulets),
         serving_error=_serving_error(known, model.key, wanted or gpulets),
-        seen=seen(model, gpulets, known.observations),
+        seen=seen(model, gpulets, wanted or gpulets, known.observations),
         planned_rate=known.rates_per_s.get(model.key),
         sustainable_rate=placed.sustainable_per_s if placed else None,
         predicted_ms=placed.predicted_latency_ms if placed else None,
@@ -152,23 +152,6 @@ def _source_digest(known: Known, gpulets: list[Gpulet]) -> str | None:
     return None
 
 
-def seen(model: InferenceModel, gpulets: list[Gpulet], observations: Observations) -> Seen:
-    """Rates add up; latency is that of the worst replica."""
-    quantile = model.spec.slo.percentile / 100
-    needed = math.ceil(10 / (1 - quantile))
-    figures = [observations.figures[g.key] for g in gpulets if g.key in observations.figures]
-    if not figures:
-        return Seen(needed=needed)
-    return Seen(
-        # Over one window for all: a new replica's short one beside an old one's long one would count traffic twice.
-        rate_per_s=sum(f.requests for f in figures) / max(f.seconds for f in figures),
-        mean_ms=max((f.mean_ms for f in figures if f.mean_ms is not None), default=None),
-        percentile_ms=max((f.percentile_ms for f in figures if f.percentile_ms is not None), default=None),
-        requests=sum(f.requests for f in figures),
-        needed=needed,
-    )
-
-
 def gpulet_statuses(known: Known, *, now: datetime) -> list[Action]:
     """The status of every Gpulet, manual ones included."""
     placed = {p.model: p for p in known.plan.placed}
@@ -178,7 +161,8 @@ def gpulet_statuses(known: Known, *, now: datetime) -> list[Action]:
         plan = None
         if gpulet.spec.models and is_planned(gpulet):
             plan = placed.get(ModelId(key[0], gpulet.spec.models[0].name))
-        figures = known.observations.figures.get(key)
+        silent = is_silent(known.observations, key)
+        figures = None if silent else known.observations.figures.get(key)
         rate = known.rates_per_s.get((plan.model.namespace, plan.model.name)) if plan else None
         observed = Observed(
             claim=known.world.claims.get(key),

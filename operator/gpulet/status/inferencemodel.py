@@ -11,6 +11,7 @@ from gpulet.api.inferencemodel import (
     RateFigures,
     ReplicaCounts,
 )
+from gpulet.api.workload import METRICS_PORT, REPORT_PORT
 from gpulet.status.conditions import Fact, conditions, kstatus, no, ready_from, unknown, yes
 from gpulet.status.figures import rounded
 
@@ -32,14 +33,18 @@ STALLING = frozenset(
 
 @dataclass(frozen=True)
 class Seen:
-    """Latency and rate over the window, from the worst replica; None: not enough requests to say."""
+    """Rate over the window, and latency of the worst replica; None: nothing was seen."""
 
     rate_per_s: float | None = None
     mean_ms: float | None = None
     percentile_ms: float | None = None
-    requests: int = 0
+    met: bool | None = None
+    """Whether the percentile is within the objective; None: too few requests to say."""
     needed: int = 0
     """Requests in the window from which on the percentile means something: 10 / (1 - q)."""
+    silent: int = 0
+    """Ready replicas that have told nothing for a whole window, of"""
+    replicas: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,19 +95,29 @@ def replica_counts(facts: ModelFacts) -> ReplicaCounts:
 
 
 def objective_met(model: InferenceModel, seen: Seen) -> Fact:
-    """ObjectiveMet: the observed percentile against the objective; Unknown below 10/(1-q) requests in the window."""
+    """ObjectiveMet: the observed percentile against the objective.
+
+    Unknown below 10/(1-q) requests in the window, and where a replica cannot be observed, for it may be the worst.
+    """
     limit = model.spec.slo.latency_milliseconds
-    if seen.requests < seen.needed or seen.percentile_ms is None:
+    if seen.met is False:
+        return no(
+            "ObjectiveMet",
+            "LatencyAboveObjective",
+            f"spec.slo: the p{model.spec.slo.percentile:g} of the worst replica is above {limit:g} ms",
+        )
+    if seen.silent:
+        return unknown(
+            "ObjectiveMet",
+            "NotObserved",
+            f"no figures from {seen.silent} of {seen.replicas} replicas: let the controller's namespace reach ports "
+            f"{METRICS_PORT} and {REPORT_PORT} of the model's pods (NetworkPolicies here?)",
+        )
+    if seen.met is None:
         return unknown(
             "ObjectiveMet", "TooFewRequests", f"fewer than {seen.needed} requests in the window: no statement"
         )
-    if seen.percentile_ms <= limit:
-        return yes("ObjectiveMet", "WithinObjective")
-    return no(
-        "ObjectiveMet",
-        "LatencyAboveObjective",
-        f"spec.slo: the p{model.spec.slo.percentile:g} of the worst replica is above {limit:g} ms",
-    )
+    return yes("ObjectiveMet", "WithinObjective")
 
 
 def all_enforced(parts: tuple[Fact, ...]) -> Fact:
