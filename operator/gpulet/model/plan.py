@@ -70,6 +70,7 @@ LatencyRule = Literal["backlog", "half", "parvagpu"]
 
 
 Split = Literal["even", "weighted"]
+Objective = Literal["gpus", "rate"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ class PlannerPolicy:
     prices: tuple[tuple[str, float], ...] = ()
     latency_rule: LatencyRule = "backlog"
     """How a profile becomes a sustainable rate: see ``gpulet.planner.throughput``."""
+    objective: Objective = "gpus"
+    """The fewest (or cheapest) GPUs for the rates as they are, or the highest common factor of all rates on the GPUs
+    there are (``Plan.rate_factor``)."""
     split: Split = "even"
     """How a model's rate is divided among its replicas: the same to each, as a plain Service does it, or in proportion
     to what each sustains (``Placed.slot_per_s``), which needs a router with weights; then replicas may differ."""
@@ -179,6 +183,10 @@ class Plan:
     bound_covers: tuple[str, ...] = ()
     """Decisions that the bound takes into account, such as mig, mps, memory, clients."""
     notes: tuple[str, ...] = field(default=())
+    rate_factor: float | None = None
+    """Objective ``rate``: the plan carries the rates of all models that fit at all, times this. None: not asked for."""
+    rate_factor_bound: float | None = None
+    """No plan carries more than the rates times this, as ``bound_kind`` says it; None: no limit was found."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:

@@ -11,6 +11,7 @@ from gpulet.model.profile import ProfilePoint
 from gpulet.planner.assign import Fleet, insert
 from gpulet.planner.eligibility import Rules
 from gpulet.planner.packing import Packing
+from gpulet.planner.sanity import nothing_left
 from gpulet.planner.throughput import Option, options_of, surface, unloaded_ms, usable_points
 
 _LIMITS = (
@@ -30,6 +31,8 @@ def hopeless(demand: Demand, problem: Problem, rules: Rules, fleet: Fleet) -> Un
         return Unplaced(
             model, "NoProfile", "its profile has no points: give some in spec.profileRef or let it be measured"
         )
+    if (wrong := nothing_left(demand.profile.points)) is not None:
+        return Unplaced(model, "NoProfile", wrong)
     if (missing := _no_device(demand, problem, rules, fleet)) is not None:
         return missing
     if (missing := _no_points(demand, fleet)) is not None:

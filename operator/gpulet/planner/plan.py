@@ -12,8 +12,10 @@ from gpulet.planner.admit import admit
 from gpulet.planner.assign import Fleet, Ways
 from gpulet.planner.eligibility import Rules
 from gpulet.planner.explain import hopeless, left_out, why_this_share
+from gpulet.planner.factor import highest_factor
 from gpulet.planner.keep import option_of_slot
 from gpulet.planner.packing import Packing, key_of, slot_order
+from gpulet.planner.sanity import findings
 from gpulet.planner.search import Found, Search
 from gpulet.planner.throughput import Option, options_of, predicted_ms
 from gpulet.planner.weighted.catalogue import Catalogue
@@ -33,7 +35,29 @@ def plan(problem: Problem) -> Plan:
     """
     rules = Rules.of(problem)
     everyone = replace(problem, demands=tuple(sorted(problem.demands, key=lambda d: d.model)))
-    return _weighted(everyone, rules) if problem.policy.split == "weighted" else _even(everyone, rules)
+    if problem.policy.objective == "rate":
+        return highest_factor(
+            everyone, lambda p: _fewest(p, rules), lambda p: _fits(p, rules), lambda p: _impossible(p, rules)
+        )
+    return _fewest(everyone, rules)
+
+
+def _fewest(problem: Problem, rules: Rules) -> Plan:
+    return _weighted(problem, rules) if problem.policy.split == "weighted" else _even(problem, rules)
+
+
+def _fits(problem: Problem, rules: Rules) -> bool:
+    if problem.policy.split == "weighted":
+        return isinstance(WeightedSearch(problem, rules, Catalogue(problem.policy)).run(), Found)
+    return isinstance(Search(problem, rules, _ways(problem)).run(), Found)
+
+
+def _impossible(problem: Problem, rules: Rules) -> bool:
+    """Whether the bound says that not all models fit the GPUs there are."""
+    if problem.policy.split == "weighted":
+        return WeightedSearch(problem, rules, Catalogue(problem.policy)).impossible()
+    packing, fleet = Packing(problem, rules), Fleet.of(problem, rules)
+    return not program.choose(problem, packing, fleet, _ways(problem), unit_price=True).feasible
 
 
 def _weighted(problem: Problem, rules: Rules) -> Plan:
@@ -139,7 +163,7 @@ def _lower_bound(found: Found, problem: Problem, rules: Rules, gpus: int) -> int
 
 
 def _notes(found: Found, problem: Problem) -> tuple[str, ...]:
-    notes = list(found.notes)
+    notes = [*found.notes, *findings(problem.demands)]
     if problem.policy.prices and math.isfinite(found.cost):
         notes.append(f"price {found.cost:g}, proven to be at least {found.bound:g}")
     busy = {key_of(slot.device) for slot in found.slots} | {key_of(usage.device) for usage in problem.usages}

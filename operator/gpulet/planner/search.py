@@ -52,6 +52,7 @@ class Search:
         self.rules = rules
         self.ways = ways
         self.fleet = Fleet.of(problem, rules)
+        self.notes: tuple[str, ...] = ()
 
     def run(self) -> Found | Nothing:
         """Keep what exists if that is proven cheapest; else the exact program if it is small; else improve."""
@@ -59,6 +60,8 @@ class Search:
         choice = program.choose(self.problem, self._empty(), self.fleet, self.ways)
         if not choice.feasible:
             return Nothing(proven=True)
+        if not choice.options and self.ways:
+            self.notes = ("the solver gave no answer within its limit: kept and placed by best fit",)
         bound = self._rounded(choice.bound)
         if kept is not None and cost_of(kept, self.fleet) <= bound + _EPSILON:
             return self._found(kept, bound)
@@ -76,7 +79,7 @@ class Search:
 
     def _found(self, packing: Packing, bound: float, covers: tuple[str, ...] = program.COVERS) -> Found:
         cost = cost_of(packing, self.fleet)
-        return Found(packing.all_slots(), cost, min(bound, cost), covers)
+        return Found(packing.all_slots(), cost, min(bound, cost), covers, notes=self.notes)
 
     def _rounded(self, bound: float) -> float:
         """A bound of whole GPUs is a whole number."""
@@ -162,4 +165,4 @@ class Search:
         if saved >= MOVE_PRICE * moves:
             return self._found(packing_of(self.problem, self.rules, slots), bound)
         note = f"moving {moves} more replicas would save {saved:g} in GPUs; a move counts {MOVE_PRICE:g}"
-        return replace(stays, notes=(note,))
+        return replace(stays, notes=(*stays.notes, note))

@@ -21,6 +21,7 @@ from gpulet.model.demand import Demand
 from gpulet.model.plan import LatencyRule, PlannerPolicy
 from gpulet.model.profile import ProfilePoint
 from gpulet.planner.queueing import MAX_SPARE_BATCHES, max_load, spare_batches_at
+from gpulet.planner.sanity import believable
 
 
 @dataclass(frozen=True, order=True)
@@ -51,12 +52,12 @@ class Option:
 
 
 def surface(points: tuple[ProfilePoint, ...]) -> tuple[ProfilePoint, ...]:
-    """The points made monotone: a share is at least as good as any smaller one that was measured.
+    """The points that can be true, made monotone: a share is at least as good as any smaller one that was measured.
 
     Noise makes larger shares look slower in about one of ten neighbouring pairs of published profiles.
     """
     by_configuration: dict[tuple[str, str, int, int], list[ProfilePoint]] = defaultdict(list)
-    for point in points:
+    for point in believable(points):
         by_configuration[point.product, point.mig or "", point.batch, point.instances].append(point)
     result = []
     for key in sorted(by_configuration):

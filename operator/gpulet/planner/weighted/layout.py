@@ -12,7 +12,7 @@ from gpulet.planner.weighted.multisets import packed
 
 Columns = Mapping[tuple[int, tuple[int, ...]], int]
 """(block, column) -> GPUs."""
-_NODES = 2000
+_NODES = 500
 _SHORT = 3.0
 """Cost of a slot that finds no GPU, in GPUs: seats look for another way."""
 

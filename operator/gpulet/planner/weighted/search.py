@@ -23,7 +23,7 @@ from gpulet.planner.weighted.market import Floats, Ints, Market, market_of
 from gpulet.planner.weighted.patterns import Patterns, patterns_of, with_previous
 from gpulet.planner.weighted.prices import Prices, prices_of
 from gpulet.planner.weighted.seats import Seating, covered
-from gpulet.planner.weighted.sharing import with_sharing
+from gpulet.planner.weighted.sharing import bound_with_turns, with_sharing
 from gpulet.planner.weighted.standing import COVERED, Held, keep, standing
 
 _PROVABLE = 300
@@ -66,10 +66,34 @@ class WeightedSearch:
 
     def run(self) -> Found | Nothing:
         """The best plan without turns, or, where policy has it, with turns if that is cheaper."""
-        answer = self._alone()
-        if not self.problem.policy.time_sharing or self.market.impossible():
-            return answer
-        return with_sharing(self.problem, self.rules, self.catalogue, self.fleet, self.market, answer)
+        try:
+            answer = self._alone()
+            if not self.problem.policy.time_sharing or self.market.impossible():
+                return answer
+            return with_sharing(self.problem, self.rules, self.catalogue, self.fleet, self.market, answer)
+        except (ArithmeticError, ValueError) as error:
+            return self._by_best_fit(f"the solver failed ({error}): kept and placed by best fit, bound by volume alone")
+
+    def _by_best_fit(self, why: str) -> Found | Nothing:
+        """A valid plan without any program: what exists, then the others, the largest first."""
+        self.repaired = True
+        packing = self._empty()
+        kept = self._completed(packing, keep(packing, self.held, self.problem.demands))
+        if kept is None:
+            return Nothing(proven=False)
+        cost = cost_of(kept, self.fleet)
+        return Found(kept.all_slots(), cost, min(self._rounded(self._volume()), cost), COVERS, "volume", (why,))
+
+    def _volume(self) -> float:
+        """What all rates take if every slot could be used in parts, each at its nominal weight."""
+        weight = np.zeros(self.market.kinds)
+        for block in self.market.blocks:
+            # Columns that are not listed fill a device at most, percent by percent.
+            most = max(float(np.dot(c, block.weights)) for c in block.columns) if block.complete else 1.0
+            weight[block.kinds] = block.weights / most * self.market.price(block)
+        with np.errstate(divide="ignore"):
+            cheapest = np.where(self.market.per_s > 0, weight / self.market.per_s, np.inf).min(axis=1)
+        return float((self.market.rates * cheapest).sum())
 
     def _alone(self) -> Found | Nothing:
         """Keep what exists if nothing is known to be cheaper; else the cheaper, moves counted."""
@@ -80,6 +104,8 @@ class WeightedSearch:
         exact = self._exact(_PROVABLE)
         if not exact.feasible:
             return Nothing(proven=True)
+        if self._bound(prices, exact) > self._all() + _EPSILON:
+            return Nothing(proven=False)
         base = self._base(patterns, self._bound(prices, exact))
         if base is not None and cost_of(base, self.fleet) <= self._bound(prices, exact) + _EPSILON:
             return self._found(base, prices, exact)
@@ -100,7 +126,20 @@ class WeightedSearch:
 
     def bound(self) -> float:
         """No plan costs less."""
-        return self._rounded(prices_of(self.market, patterns_of(self.market)).bound)
+        patterns = patterns_of(self.market)
+        if self.problem.policy.time_sharing:
+            return self._rounded(bound_with_turns(self.market, patterns, self.catalogue, self.problem.policy))
+        return self._rounded(prices_of(self.market, patterns).bound)
+
+    def impossible(self) -> bool:
+        """Whether all models together are known not to fit."""
+        if self.market.impossible():
+            return True
+        return self.bound() > self._all() + _EPSILON
+
+    def _all(self) -> float:
+        """Price of all GPUs."""
+        return sum(sort.price * len(sort.keys) for sort in self.market.sorts)
 
     def _empty(self) -> Packing:
         return Packing(self.problem, self.rules)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulet.model.demand import ModelId
-from gpulet.model.plan import Problem, Slot
+from gpulet.model.plan import PlannerPolicy, Problem, Slot
 from gpulet.planner.assign import Fleet, cost_of
 from gpulet.planner.eligibility import Rules
 from gpulet.planner.improve import packing_of
@@ -70,6 +70,12 @@ def with_sharing(
     cost = setting.cost(best)
     covers = (*(alone.covers if isinstance(alone, Found) else ()), *COVERS)
     return Found(best.all_slots(), cost, min(bound, cost), covers, "volume")
+
+
+def bound_with_turns(market: Market, patterns: Patterns, catalogue: Catalogue, policy: PlannerPolicy) -> float:
+    """No plan of these patterns and of turns costs less."""
+    turns = Turns(market, catalogue, policy.latency_rule)
+    return prices_of(market, _with_volumes(patterns, turns)).bound
 
 
 def _with_volumes(patterns: Patterns, turns: Turns) -> Patterns:
