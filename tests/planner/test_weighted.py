@@ -25,7 +25,7 @@ from gpulet.planner.weighted.prices import prices_of
 from tests.planner.test_properties import problems
 from tests.planner.worlds import CUT, demand, device, faults, gpu, node, point
 
-SLOW = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+SLOW = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 WEIGHTED = PlannerPolicy(split="weighted")
 EXACT = replace(WEIGHTED, latency_rule="half", interference_margin=0.0, transition_reserve=0)
 
