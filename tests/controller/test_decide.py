@@ -388,24 +388,6 @@ def test_a_service_name_that_is_taken_is_said_in_the_model_s_status(cluster: Clu
     assert condition(model, "Ready")["status"] == "True"
 
 
-def test_a_serving_pod_s_last_words_are_in_the_status_of_its_model(cluster: Cluster) -> None:
-    cluster.add(given_profile("p"))
-    model = cluster.add(inference_model("m", rate=5, slo_ms=300, profileRef={"name": "p"}))
-    settle(cluster, passes=2)
-    (key,) = cluster.objects["Pod"]
-    error = json.dumps({"models": [], "runtime": "t", "runtimeVersion": "1", "error": "model m: m.onnx is missing"})
-    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
-    cluster.objects["Pod"][key]["status"] = {
-        "phase": "Running",
-        "containerStatuses": [
-            {"name": "server", "ready": False, "state": waiting, "lastState": {"terminated": {"message": error}}}
-        ],
-    }
-    asyncio.run(one_pass(cluster))
-    assert condition(model, "Serving")["reason"] == "ModelMissing"
-    assert condition(model, "Stalled")["status"] == "True"
-
-
 def test_a_manual_gpulet_without_labels_of_ours_stops_nobody(cluster: Cluster) -> None:
     """The repository's own examples/gpulet.yaml beside a model of that name."""
     cluster.add(given_profile("p"))

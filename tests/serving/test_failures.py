@@ -18,17 +18,19 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("triton-ports")]
 
 
 @pytest.mark.parametrize(
-    ("path", "format_", "words"),
+    ("path", "format_", "reason", "words"),
     [
-        ("nowhere.onnx", "onnx", "nowhere.onnx is missing"),
-        ("empty.onnx", "onnx", "empty.onnx is empty"),
-        ("broken.onnx", "onnx", "broken.onnx is broken: .*INVALID_PROTOBUF"),
-        ("alone.so", "tvm", "alone.json beside alone.so"),
-        ("broken.so", "tvm", "broken.so cannot be served as tvm: .*Failed to load dynamic shared library"),
-        ("net.onnx", "tensorrt", "format tensorrt needs a GPU"),
+        ("nowhere.onnx", "onnx", "ModelMissing", "nowhere.onnx is missing"),
+        ("empty.onnx", "onnx", "ModelBroken", "empty.onnx is empty"),
+        ("broken.onnx", "onnx", "ModelBroken", "broken.onnx is broken: .*INVALID_PROTOBUF"),
+        ("alone.so", "tvm", "ModelMissing", "alone.json beside alone.so"),
+        ("broken.so", "tvm", "ModelBroken", "broken.so cannot be served as tvm: .*Failed to load dynamic"),
+        ("net.onnx", "tensorrt", "UnsupportedFormat", "format tensorrt needs a GPU"),
     ],
 )
-def test_what_cannot_be_served_is_reported_and_never_ready(server: Server, path: str, format_: str, words: str) -> None:
+def test_what_cannot_be_served_is_reported_and_never_ready(
+    server: Server, path: str, format_: str, reason: str, words: str
+) -> None:
     (server.files / "empty.onnx").touch()
     for name in ("broken.onnx", "alone.so", "broken.so"):
         (server.files / name).write_bytes(b"this is not a model")
@@ -40,7 +42,9 @@ def test_what_cannot_be_served_is_reported_and_never_ready(server: Server, path:
         assert server.get("/ready")[0] != 200
         time.sleep(0.2)
     assert server.wait_end() == 1
-    error = server.termination().error
+    told = server.termination()
+    error = told.error
+    assert told.reason == reason
     assert error is not None
     assert "model net" in error and ("spec.model" in error)
     assert re.search(words, error, re.S), error

@@ -67,7 +67,9 @@ class ServeReport(KubeModel):
     compute_percent: int | None = None
     """CUDA_MPS_ACTIVE_THREAD_PERCENTAGE as the process sees it."""
     error: str | None = None
-    """Why a model cannot be served: missing or broken file, with the runtime's own words."""
+    """Why a model cannot be served, with the runtime's own words and the remedy."""
+    reason: str | None = None
+    """CamelCase reason of the error: ModelMissing, ModelBroken, UnsupportedFormat."""
 
 
 class ProfileSpec(KubeModel):

@@ -156,7 +156,7 @@ def report_of(pod: dict[str, Any] | None) -> ProfileReport | None:
         return None
     broken = last_words(pod)
     if broken is not None:
-        return _error(broken)
+        return _error(broken.error or "")
     for container in pod.get("status", {}).get("containerStatuses") or ():
         ended = container.get("state", {}).get("terminated")
         if container["name"] != "prober" or ended is None:

@@ -21,6 +21,8 @@ from gpulet.status.conditions import Fact, no, yes
 from gpulet.status.gpulet import Observed, enforced, gpulet_status, pod_ready, waiting_reason
 from gpulet.status.inferencemodel import ModelFacts, inference_model_status
 
+_MODEL_FAULTS = ("ModelMissing", "ModelBroken", "UnsupportedFormat")
+
 
 @dataclass(frozen=True)
 class Known:
@@ -121,11 +123,11 @@ def _serving_error(known: Known, model: Key, gpulets: list[Gpulet]) -> Fact | No
     """A missing or broken model as the serving programs report it (over HTTP, or in their last words); no Service."""
     for gpulet in gpulets:
         report = known.observations.reports.get(gpulet.key)
-        error = report.error if report is not None else None
-        error = error or last_words(known.world.pods.get(gpulet.key))
-        if error:
-            reason = "ModelMissing" if "missing" in error else "ModelBroken"
-            return no("Serving", reason, error)
+        if report is None or not report.error:
+            report = last_words(known.world.pods.get(gpulet.key))
+        if report is not None and report.error:
+            # A reason is a word of ours: what a pod says is a user's, and of any version.
+            return no("Serving", report.reason if report.reason in _MODEL_FAULTS else "ModelBroken", report.error)
     if model in known.names_taken:
         return no("Serving", "NameTaken", known.names_taken[model])
     if all(pod_ready(known.world.pods.get(g.key)) for g in gpulets):

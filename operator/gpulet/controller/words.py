@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from gpulet.api.workload import ServeReport
 
 
-def last_words(pod: Mapping[str, Any] | None) -> str | None:
-    """The error that a serving program of this pod ended with, now or before its last restart."""
+def last_words(pod: Mapping[str, Any] | None) -> ServeReport | None:
+    """The report with an error that a serving program of this pod ended with, now or before its last restart."""
     status = (pod or {}).get("status", {})
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         if container.get("ready"):
@@ -18,9 +18,9 @@ def last_words(pod: Mapping[str, Any] | None) -> str | None:
         for state in (container.get("state", {}), container.get("lastState", {})):
             ended = state.get("terminated") or {}
             try:
-                error = ServeReport.model_validate(json.loads(ended.get("message") or "")).error
+                report = ServeReport.model_validate(json.loads(ended.get("message") or ""))
             except (ValueError, ValidationError):
                 continue
-            if error:
-                return error
+            if report.error:
+                return report
     return None

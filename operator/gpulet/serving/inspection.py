@@ -41,7 +41,11 @@ _NUMPY_TYPES = {
 
 
 class ModelFileError(ValueError):
-    """The file cannot be served; the message names file, model and remedy."""
+    """The file cannot be served; the message names file, model and remedy, ``reason`` is for the model's condition."""
+
+    def __init__(self, message: str, *, reason: str = "ModelBroken") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -87,22 +91,25 @@ def inspect(path: Path, *, model: str, format_: str) -> Signature | None:
         return None
     raise ModelFileError(
         f"model {model}: format {format_} needs a GPU and this device is simulated: give the model as onnx or tvm in "
-        "spec.model"
+        "spec.model",
+        reason="UnsupportedFormat",
     )
 
 
 def check_present(path: Path, model: str) -> None:
     """Raises ModelFileError where there is no file that can be read."""
+    reason = "ModelBroken"
     try:
         with path.open("rb") as file:
             if file.read(1):
                 return
-        reason = "is empty"
+        words = "is empty"
     except FileNotFoundError:
-        reason = "is missing on its volume"
+        reason, words = "ModelMissing", "is missing on its volume"
     except OSError as error:
-        reason = f"cannot be read ({error.strerror})"
-    raise ModelFileError(f"model {model}: file {path.name} {reason}; check spec.model.uri and what it points to")
+        words = f"cannot be read ({error.strerror})"
+    message = f"model {model}: file {path.name} {words}; check spec.model.uri and what it points to"
+    raise ModelFileError(message, reason=reason)
 
 
 def _inspect_onnx(path: Path, model: str) -> Signature:
@@ -134,7 +141,8 @@ def _inspect_tvm(path: Path, model: str) -> Signature:
     except OSError as error:
         raise ModelFileError(
             f"model {model}: file {sidecar.name} beside {path.name} cannot be read ({error.strerror}): it names the "
-            "library's tensors; put both files at spec.model.uri, or tune again"
+            "library's tensors; put both files at spec.model.uri, or tune again",
+            reason="ModelMissing" if isinstance(error, FileNotFoundError) else "ModelBroken",
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ModelFileError(f"model {model}: file {sidecar.name} is broken: {error}; tune again") from error

@@ -45,8 +45,10 @@ def main(spec: str) -> None:
     serve_report(int(os.environ.get("GPULET_REPORT_PORT", REPORT_PORT)), server)
     try:
         code = _run(server, spec)
-    except (ValidationError, ModelFileError, ModelError) as error:
-        code = _refuse(server, str(error))
+    except ModelFileError as error:
+        code = _refuse(server, str(error), error.reason)
+    except (ValidationError, ModelError) as error:
+        code = _refuse(server, str(error), "ModelBroken")
     except (ShareUnavailableError, TritonError) as error:
         code = _give_up(server, str(error))
     finally:
@@ -121,10 +123,10 @@ def _check_daemon() -> None:
         raise ShareUnavailableError(f"no MPS daemon at {pipe}/control: is mps-runner up on this node?")
 
 
-def _refuse(server: Server, message: str) -> int:
+def _refuse(server: Server, message: str, reason: str) -> int:
     """A model is at fault: the report says so, here and as the termination message."""
     # Characters may take several bytes, quotes a backslash: far below the limit of a termination message.
-    server.error = message[:1000]
+    server.error, server.reason = message[:1000], reason
     return _end(message, server.report().model_dump_json(by_alias=True, exclude_none=True))
 
 

@@ -23,6 +23,8 @@ class Server:
     warm: bool = False
     stopping: threading.Event = field(default_factory=threading.Event)
     error: str | None = None
+    reason: str | None = None
+    """CamelCase, of the error."""
 
     def report(self) -> ServeReport:
         """What is served and how it is, as Triton says now."""
@@ -43,6 +45,7 @@ class Server:
             runtime_version=version(),
             compute_percent=round(float(percent)) if percent else None,
             error=self.error,
+            reason=self.reason,
         )
 
     def ready(self) -> bool:

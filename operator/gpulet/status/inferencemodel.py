@@ -23,6 +23,7 @@ STALLING = frozenset(
         "ProfileEmpty",
         "ModelMissing",
         "ModelBroken",
+        "UnsupportedFormat",
         "UnsupportedSource",
         "ObjectiveInfeasible",
         "ProfilingFailed",
