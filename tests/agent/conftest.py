@@ -30,6 +30,7 @@ class Rig:
 
     root: Path
     tmpfs: bool = False
+    idle_s: float = 0.0
 
     @property
     def mps(self) -> Path:
@@ -53,7 +54,14 @@ class Rig:
         return Daemons(self.mps, "simulated", mount_shm=self.tmpfs)
 
     def shares(self) -> Shares:
-        return Shares(node=NODE, source=self.source, daemons=self.daemons, state=self.state, cdi_folder=self.cdi)
+        return Shares(
+            node=NODE,
+            source=self.source,
+            daemons=self.daemons,
+            state=self.state,
+            cdi_folder=self.cdi,
+            idle_instance_s=self.idle_s,
+        )
 
     def start_runner(self) -> subprocess.Popen[bytes]:
         """The program of the mps-runner pod."""
@@ -91,7 +99,7 @@ class Rig:
 
     def leftovers(self) -> list[str]:
         """Whatever a node should not hold when it holds no share."""
-        folders = (self.mps, self.cdi, self.state / "claims")
+        folders = (self.mps, self.cdi, self.state / "claims", self.state / "instances")
         found = [str(p.relative_to(self.root)) for d in folders for p in d.glob("*")]
         found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.root) in line]
         for gpu in self.source.gpus():
@@ -117,6 +125,9 @@ class Rig:
             while self.daemons.running(uuid) is not None:
                 time.sleep(0.02)
             shutil.rmtree(self.mps / uuid, ignore_errors=True)
+        self.reboot_gpus()
+
+    def reboot_gpus(self) -> None:
         self.source.reboot()
 
     def claim(self, uid: str = "c1", device: str = "gpu-0", **more: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import pytest
 
 from gpulet.agent import tmpfs
 from gpulet.agent.waiting import Deadline
+from tests.agent.nvml_rig import NvmlRig
 
 DEVICES = ["gpu-1", "gpu-0-mig-3g-40gb-4"]
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "subprocess.Popen"}
@@ -27,10 +28,12 @@ _DRIVER = re.compile(r"nvml\w*(Create|Destroy|Set)\w*")
 pytestmark = [pytest.mark.usefixtures("runner"), pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def node(rig: Any) -> Any:
-    """With real tmpfs mounts: a mount is an effect too."""
-    return replace(rig, tmpfs=True)
+@pytest.fixture(params=["simulated", "nvml"])
+def node(rig: Any, request: pytest.FixtureRequest) -> Any:
+    """With real tmpfs mounts: a mount is an effect too. On simulated GPUs, and over the driver's library faked."""
+    if request.param == "simulated":
+        return replace(rig, tmpfs=True)
+    return NvmlRig(rig.root, tmpfs=True, fake=request.getfixturevalue("fake_nvml"))
 
 
 def _effect(event: str, arguments: tuple[Any, ...]) -> str | None:
@@ -144,7 +147,8 @@ def test_unprepare_killed_anywhere(node: Any, device: str) -> None:
     assert node.leftovers() == []
     told = "\n".join(effects)
     assert len(effects) >= 10
-    for part in ("os.remove", "after unmount", "os.rmdir", "simulated"):
+    driver = "after nvml" if isinstance(node, NvmlRig) else "simulated"
+    for part in ("os.remove", "after unmount", "os.rmdir", driver):
         assert part in told, told
 
 

@@ -104,3 +104,12 @@ def test_a_log_that_grows_is_cut(rig: Any, runner: Any) -> None:
     Deadline(5).until(lambda: log.stat().st_size < 1 << 20, "the cut")
     rig.daemons.control(UUID).default_percent()
     assert log.stat().st_size > 0, "the daemon goes on writing"
+
+
+def test_a_wish_that_is_taken_back_while_the_daemon_starts_ends_it(rig: Any, runner: Any) -> None:
+    """A pod that is deleted at once: the daemon cannot hear yet that it is to quit, and is asked again."""
+    for _ in range(5):
+        wish(rig)
+        Deadline(10).until(lambda: rig.daemons.running(UUID) is not None, "the daemon's process", poll_s=0.001)
+        rig.daemons.folders(UUID).wish.unlink()
+        gone(rig)

@@ -47,11 +47,14 @@ int nvmlDeviceGetFieldValues(Handle h, int count, Field *fields) {
     return OK;
 }
 
-static int list(Gpu *gpu, uint32_t kind, unsigned *count, ProcessInfo *out) {
+/* Of a GPU, or of one MIG device. */
+static int list(Handle h, uint32_t kind, unsigned *count, ProcessInfo *out) {
+    Gpu *gpu = gpu_of(h);
     unsigned found = 0, room = out ? *count : 0;
     for (unsigned i = 0; i < gpu->process_count; i++) {
         Process *p = &gpu->processes[i];
         if (p->kind != kind) continue;
+        if (tag_of(h) == MIG_DEVICE && p->instance != (uint32_t)instance_index(h) + 1) continue;
         if (found < room) out[found] = (ProcessInfo){p->pid, p->mib == UINT64_MAX ? p->mib : p->mib << 20, p->instance, p->compute};
         found++;
     }
@@ -59,16 +62,16 @@ static int list(Gpu *gpu, uint32_t kind, unsigned *count, ProcessInfo *out) {
     return found > room ? TOO_SMALL : OK;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(Handle h, unsigned *count, ProcessInfo *out) {
-    ENTER_DEVICE(h);
-    return list(gpu, 'C', count, out);
+    ENTER(gpu_index(h));
+    return list(h, 'C', count, out);
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle h, unsigned *count, ProcessInfo *out) {
-    ENTER_DEVICE(h);
-    return list(gpu, 'G', count, out);
+    ENTER(gpu_index(h));
+    return list(h, 'G', count, out);
 }
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle h, unsigned *count, ProcessInfo *out) {
-    ENTER_DEVICE(h);
-    return list(gpu, 'M', count, out);
+    ENTER(gpu_index(h));
+    return list(h, 'M', count, out);
 }
 
 /* Event sets are the process's own; an event is seen once by each set that asked for its kind before it happened. */

@@ -45,6 +45,10 @@ class AgentConfig(_Part):
     mig_mode_changes: Literal["Never", "WithoutReset", "WithReset"] = "WithoutReset"
     """Changes of MIG mode that the agent may make when a share needs them: WithoutReset on Hopper and later, at once;
     WithReset also on Ampere, which resets the GPU and is done only while nothing uses it."""
+    idle_instance_seconds: Annotated[float, Field(ge=0, le=86400)] = 120.0
+    """How long a MIG instance is kept that no share uses, so that a restarted pod finds it; it gives way at once."""
+    adopt_instances: bool = False
+    """MIG instances that somebody else made count as Gpulet's: it removes them where they are unused and in the way."""
     ignored_xids: list[Annotated[int, Field(ge=1, le=1000)]] = []
     """Errors (Xids) that say nothing about a GPU's health, besides those that NVIDIA calls errors of applications."""
     toolkit: Annotated[list[str], Field(min_length=1)] = ["nvidia-ctk"]

@@ -95,7 +95,15 @@ def make_shares(config: AgentConfig, identity: Identity) -> Shares:
     daemons = Daemons(
         config.mps_directory, source.name, mount_shm=config.shared_memory_tmpfs, proc=config.proc_directory
     )
-    return Shares(node=node, source=source, daemons=daemons, state=state, cdi_folder=config.cdi_directory)
+    return Shares(
+        node=node,
+        source=source,
+        daemons=daemons,
+        state=state,
+        cdi_folder=config.cdi_directory,
+        idle_instance_s=config.idle_instance_seconds,
+        adopt_instances=config.adopt_instances,
+    )
 
 
 def _source(config: AgentConfig, node: str) -> DeviceSource:

@@ -149,25 +149,34 @@ class Runner:
         now = time.monotonic()
         if daemon.quit_since is None:
             daemon.quit_since = now
-            daemon.quitter = subprocess.Popen(
-                control_program(daemon.source),
-                env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(daemon.folders.pipe)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            assert daemon.quitter.stdin is not None
-            daemon.quitter.stdin.write(f"quit -t {_QUIT_S}\n".encode())
-            daemon.quitter.stdin.close()
+            daemon.quitter = _ask_to_quit(daemon)
         elif now - daemon.quit_since > _KILL_S or not daemon.folders.pipe.exists():
             # Without its pipe nobody can reach it any more, the control program included.
             _LOG.warning("MPS daemon of %s did not quit in %g s: killed", daemon.folders.uuid, now - daemon.quit_since)
             daemon.process.kill()
+        elif daemon.quitter is not None and daemon.quitter.poll():
+            # A daemon whose wish was taken back while it started did not hear it.
+            daemon.quitter = _ask_to_quit(daemon)
 
     def _trim_log(self, daemon: _Daemon) -> None:
         log = daemon.folders.log / "daemon.log"
         if log.exists() and log.stat().st_size > _LOG_BYTES:
             os.truncate(log, 0)
+
+
+def _ask_to_quit(daemon: _Daemon) -> subprocess.Popen[bytes]:
+    quitter = subprocess.Popen(
+        control_program(daemon.source),
+        env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(daemon.folders.pipe)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    assert quitter.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        quitter.stdin.write(f"quit -t {_QUIT_S}\n".encode())
+        quitter.stdin.close()
+    return quitter
 
 
 def _become_daemon(shm: Path) -> None:

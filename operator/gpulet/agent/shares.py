@@ -4,6 +4,7 @@ Nothing here talks to the API server, nothing is remembered but in files: a call
 """
 
 import contextlib
+import logging
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,10 +16,13 @@ from gpulet.agent.claims import ClaimRecord, ClaimRefusedError, ClaimStore, reco
 from gpulet.agent.daemons import Daemons
 from gpulet.agent.devices import NodeDevice, inventory
 from gpulet.agent.files import remove_halves
+from gpulet.agent.instances import KeptInstances
 from gpulet.agent.waiting import Deadline, DeadlineError, lock
 from gpulet.agent.withdrawn import Withdrawn
 from gpulet.nvidia.mps import MpsError
-from gpulet.nvidia.source import DeviceSource
+from gpulet.nvidia.source import DeviceError, DeviceSource
+
+log = logging.getLogger("gpulet.shares")
 
 _CONFLICT_PATIENCE_S = 10.0
 """A share that is about to be freed is waited for: the kubelet tries again only 87 s after an error."""
@@ -36,9 +40,13 @@ class Shares:
         daemons: Daemons,
         state: Path,
         cdi_folder: Path,
+        idle_instance_s: float = 0.0,
+        adopt_instances: bool = False,
     ) -> None:
+        """``idle_instance_s``: how long a MIG instance is kept that no share uses; ``adopt_instances``: those that
+        somebody else made are ours."""
         self.node = node
-        self.source = source
+        self.source = KeptInstances(source, state / "instances", idle_s=idle_instance_s, adopt=adopt_instances)
         self.daemons = daemons
         self.store = ClaimStore(state / "claims")
         self.withdrawn = Withdrawn(state / "withdrawn.json")
@@ -203,8 +211,23 @@ class Shares:
             for uid in orphans:
                 cdi.remove(self._cdi, uid)
         lonely = [uuid for uuid in self.daemons.leftovers() - self._held() if self._forsake(uuid, deadline)]
-        folders = (self.store.folder, self._cdi, self.daemons.root)
-        return sorted([*orphans, *lonely, *(name for folder in folders for name in remove_halves(folder))])
+        unused = self._reclaim(deadline)
+        folders = (self.store.folder, self._state / "instances", self._cdi, self.daemons.root)
+        return sorted([*orphans, *lonely, *unused, *(name for folder in folders for name in remove_halves(folder))])
+
+    def _reclaim(self, deadline: Deadline) -> list[str]:
+        """MIG instances that were kept long enough without a share."""
+        removed = []
+        for gpu in self.source.gpus():
+            if gpu.health == "lost":
+                continue
+            with self._lock_of(gpu.uuid, deadline):
+                held = {(r.profile, r.start) for r in self.store.all() if r.gpu == gpu.uuid}
+                try:
+                    removed += self.source.reclaim(gpu.uuid, held, self.daemons.leftovers())
+                except DeviceError as error:
+                    log.warning("unused MIG instances: %s", error)
+        return removed
 
     def _held(self) -> set[str]:
         # A record from before a boot names a daemon that no longer is one of this boot's devices.
@@ -222,5 +245,7 @@ class Shares:
             if uuid in usable:
                 self.source.set_exclusive(uuid, False)
             if instance:
+                # The claims' files may be lost, and with them what else lies there: its daemon was ours, so it is.
+                self.source.own(*instance)
                 self.source.destroy_instance(instance[0], instance[1].profile, instance[1].start)
         return True

@@ -195,7 +195,8 @@ class SimulatedSource:
         return bool(self._of(self._load(), uuid)["exclusive"])
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        self._of(self._load(), uuid)
+        if not uuid.startswith("MIG-"):
+            self._of(self._load(), uuid)
         pids = self._faults().get("processes", {}).get(uuid, ())
         return tuple(GpuProcess(pid, "compute", None) for pid in sorted(pids))
 

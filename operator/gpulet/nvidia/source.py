@@ -119,7 +119,7 @@ class DeviceSource(Protocol):
     def exclusive(self, uuid: str) -> bool: ...
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Whoever has the GPU or an instance of it open, by PID; raises DeviceError."""
+        """Whoever has the GPU, or the MIG instance with this UUID, open, by PID; raises DeviceError."""
         ...
 
     def container_edits(self, uuid: str, mig_uuid: str | None) -> dict[str, Any]:
