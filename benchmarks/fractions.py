@@ -31,7 +31,6 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.baselines.packing import best_fit, bins_bound, decreasing, volume
-
 from gpulet.model.demand import Demand, ModelId
 from gpulet.model.device import Gpu, Node
 from gpulet.model.plan import Plan, PlannerPolicy, Problem

@@ -15,8 +15,9 @@ from itertools import combinations
 
 import highspy
 import numpy as np
-from benchmarks.baselines.surface import EPSILON, Grid, Service, saturated
 from highspy._core import _Highs
+
+from benchmarks.baselines.surface import EPSILON, Grid, Service, saturated
 
 GAP = 0.01
 """Relative; a factor that is proven to within 1 %."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import highspy
 import numpy as np
-from benchmarks.baselines.surface import EPSILON
 from highspy._core import _Highs
+
+from benchmarks.baselines.surface import EPSILON
 
 
 def first_fit(items: Iterable[int], capacity: int) -> list[list[int]]:
@@ -123,16 +124,21 @@ def first_fit_decreasing_replicas(
         if left > EPSILON:
             replicas.append(next(k for k in range(len(row)) if row[k] >= left - EPSILON))
     replicas.sort(key=lambda k: -weights[k])
-    gpus: list[list[int]] = []
+    # GPUs that hold the same are interchangeable: counted, not listed.
+    gpus: Counter[tuple[int, ...]] = Counter()
     for kind in replicas:
-        fitting = [gpu for gpu in gpus if _cut_holds(gpu, kind, columns)]
-        if fitting:
-            max(fitting, key=lambda gpu: sum(n * w for n, w in zip(gpu, weights, strict=True)))[kind] += 1
-        else:
-            gpus.append([int(k == kind) for k in range(len(weights))])
-    return len(gpus)
+        fitting = [gpu for gpu in gpus if _cut_holds(_with(gpu, kind), columns)]
+        before = max(fitting, key=lambda gpu: sum(n * w for n, w in zip(gpu, weights, strict=True)), default=None)
+        if before is not None:
+            gpus[before] -= 1
+            gpus += Counter()  # drops what there is none of
+        gpus[_with(before or (0,) * len(weights), kind)] += 1
+    return gpus.total()
 
 
-def _cut_holds(gpu: Sequence[int], kind: int, columns: Sequence[Sequence[int]]) -> bool:
-    wanted = [n + (k == kind) for k, n in enumerate(gpu)]
+def _with(gpu: Sequence[int], kind: int) -> tuple[int, ...]:
+    return tuple(n + (k == kind) for k, n in enumerate(gpu))
+
+
+def _cut_holds(wanted: Sequence[int], columns: Sequence[Sequence[int]]) -> bool:
     return any(all(w <= c for w, c in zip(wanted, column, strict=True)) for column in columns)

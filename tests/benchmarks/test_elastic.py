@@ -3,14 +3,14 @@
 from collections import defaultdict
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from benchmarks.baselines.elastic import elastic
 from benchmarks.baselines.gpulets import Fleet, Rules, efficient_size, estimate, sufficient_size
 from benchmarks.baselines.rates import peak, poisson_quantile
 from benchmarks.baselines.self_tuning import self_tuned
 from benchmarks.baselines.surface import MPS, Service, residue, saturated, service
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from tests.benchmarks.gpus import LARGE, MIDDLE, MODELS, SMALL
 
 STRICT = Rules(slack_per_s=0)

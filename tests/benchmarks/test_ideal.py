@@ -3,6 +3,7 @@
 from itertools import combinations_with_replacement, product
 
 import pytest
+
 from benchmarks.baselines.elastic import elastic
 from benchmarks.baselines.gpulets import Rules
 from benchmarks.baselines.ideal import CLOSE, GAP, highest_factor, uses
@@ -10,7 +11,6 @@ from benchmarks.baselines.nexus import squishy
 from benchmarks.baselines.rates import peak
 from benchmarks.baselines.self_tuning import self_tuned
 from benchmarks.baselines.surface import MIG, MPS, Service, saturated
-
 from tests.benchmarks.gpus import LARGE, MIDDLE, MODELS, SMALL
 
 TABLE = {size: uses(MODELS, size) for size in MPS.sizes}

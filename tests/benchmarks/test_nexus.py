@@ -1,10 +1,10 @@
 """Squishy bin packing: the worked example of Nexus section 4.1, and what holds for every plan."""
 
-from benchmarks.baselines.nexus import Node, merge, squishy
-from benchmarks.baselines.surface import Service, Turn, residue, saturated, service
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baselines.nexus import Node, merge, squishy
+from benchmarks.baselines.surface import Service, Turn, residue, saturated, service
 from tests.benchmarks.gpus import LARGE, MIDDLE, MODELS, SMALL
 
 # The paper's models on a whole GPU: 8 requests of A take 75 ms, 4 of B 50 ms, 4 of C 60 ms.
@@ -63,6 +63,7 @@ def _holds(node: Node) -> bool:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([SMALL, MIDDLE, LARGE, A, B, C]), st.floats(0.1, 3000)), max_size=6))
 def test_every_cycle_holds_and_every_rate_is_served(demands: list[tuple[Service, float]]) -> None:
     plan = squishy(100, demands)

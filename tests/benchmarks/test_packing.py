@@ -4,6 +4,9 @@ import math
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from benchmarks.baselines.packing import (
     best_fit,
     bins_bound,
@@ -13,8 +16,6 @@ from benchmarks.baselines.packing import (
     first_fit_decreasing_replicas,
     volume,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 ITEMS = st.lists(st.integers(1, 100), min_size=1, max_size=40)
 
@@ -74,6 +75,7 @@ def test_every_filling_is_full() -> None:
         assert all(s > left or n == have[s] for s, n in zip(sorted(have), counts, strict=True))
 
 
+@settings(deadline=None)
 @given(ITEMS)
 def test_every_packing_holds_all_items_and_is_at_least_the_bound(items: list[int]) -> None:
     for bins in (first_fit(items, 100), best_fit(items, 100), best_fit(decreasing(items), 100)):
@@ -82,6 +84,7 @@ def test_every_packing_holds_all_items_and_is_at_least_the_bound(items: list[int
         assert len(bins) >= math.ceil(volume(items, 100))
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([110, 230, 320, 470, 650, 810]), min_size=1, max_size=60))
 def test_the_bounds_are_in_order(items: list[int]) -> None:
     linear, whole = bins_bound(items, 1000), bins_bound(items, 1000, whole=True)
