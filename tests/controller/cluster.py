@@ -13,6 +13,7 @@ from gpulet.controller.actions import Action, Apply, Delete, Keep, Leave, Tell, 
 from gpulet.controller.observations import Observations
 from gpulet.controller.read import read_world
 from gpulet.controller.world import Key, World
+from gpulet.status.figures import settle
 
 KINDS = (
     "InferenceModel",
@@ -43,6 +44,8 @@ class Cluster:
         """What serving programs say, by pod."""
         self.names_taken: dict[Key, str] = {}
         self.refused_children: dict[tuple[str, Key], str] = {}
+        self.seconds_since_write = 3600.0
+        """Of any status."""
         self.observations = Observations()
         """What the scraper has seen, beside the reports."""
         self._uid = itertools.count(1)
@@ -69,7 +72,9 @@ class Cluster:
                 case Unroute() | Leave() | Keep():
                     self._relabel(action)
                 case WriteStatus(kind, key, status):
-                    if key in self.objects[kind] and self.objects[kind][key].get("status") != status:
+                    previous = self.objects[kind].get(key, {}).get("status", {})
+                    status = settle(previous, status, seconds_since_write=self.seconds_since_write)
+                    if key in self.objects[kind] and previous != status:
                         self.objects[kind][key]["status"] = status
                         self.writes.append(f"status {kind} {key[1]}")
                 case Tell():

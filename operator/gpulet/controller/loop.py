@@ -52,6 +52,8 @@ class Loop:
     _plans: dict[Problem, Plan] = field(default_factory=dict)
     _unrouted_since_s: dict[Key, float] = field(default_factory=dict)
     _refusals: Refusals | None = None
+    _rates_per_s: dict[str, float] = field(default_factory=dict)
+    """Planned last, by a model's uid: status shows them rounded and held back, and serves after a restart."""
     _inventory: HeldInventory = field(default_factory=HeldInventory)
 
     async def run(self) -> None:
@@ -167,6 +169,7 @@ class Loop:
         observations = self.scraper.observations()
         choices = choices_of(world)
         rates = {key: self._rate(world, key, observations, policy) for key in world.models}
+        self._rates_per_s = {model.metadata.uid: rates[key] for key, model in world.models.items()}
         if self._refusals is None:
             self._refusals = Refusals(policy.unusable_after_seconds)
         self._refusals.unusable_after_s = policy.unusable_after_seconds
@@ -178,7 +181,8 @@ class Loop:
     def _rate(self, world: World, key: Key, observations: Observations, policy: Policy) -> float:
         model = world.models[key]
         gpulets = world.gpulets_of(names.LABEL_MODEL, *key)
-        previous = model.status.rate.planned if model.status.rate else None
+        shown = model.status.rate.planned if model.status.rate else None
+        previous = self._rates_per_s.get(model.metadata.uid, shown)
         observed = rate_per_s(gpulets, observations)
         return rate_to_plan(model, observed_per_s=observed, previous_per_s=previous, policy=policy)
 
