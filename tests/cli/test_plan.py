@@ -117,6 +117,27 @@ def test_a_rate_beyond_the_fleet_is_one_model_that_does_not_fit(tmp_path: Path) 
     assert found["gpulets"]
 
 
+def test_the_highest_factor_of_all_rates_on_given_gpus(tmp_path: Path) -> None:
+    write(tmp_path, profile(), model("a", rate=4), model("b", rate=1))
+    found = answer(tmp_path, "--fleet", f"{A100}=3", "--objective", "rate")
+    assert found["rateFactor"] > 1
+    assert found["rateFactor"] <= found["rateFactorBound"]
+    # What is planned for that factor carries it: both models at the scaled rates, headroom (10 %) included.
+    sustained = {m["name"]: m["sustainableRatePerSecond"] for m in found["models"]}
+    assert sustained["a"] >= 4 * 1.1 * found["rateFactor"] - 1e-2
+    assert sustained["b"] >= 1 * 1.1 * found["rateFactor"] - 1e-2
+    assert found["rateFactor"] >= answer(tmp_path, "--fleet", f"{A100}=3")["rateFactor"] * 0.99
+
+
+def test_a_factor_below_one_is_a_no_that_names_the_remedy(tmp_path: Path) -> None:
+    write(tmp_path, profile(), model("a", rate=400))
+    code, output = call(tmp_path, "--fleet", f"{A100}=1", "--objective", "rate", "-o", "json")
+    found = json.loads(output)
+    assert code == 2
+    assert 0 < found["rateFactor"] < 1
+    assert "add GPUs or lower the rates" in found["models"][0]["reason"]
+
+
 def test_given_slices_are_the_gpus(tmp_path: Path) -> None:
     write(tmp_path, profile(), model("a"), resource_slice())
     found = answer(tmp_path)

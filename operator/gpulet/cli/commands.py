@@ -26,6 +26,13 @@ class Output(StrEnum):
     json = "json"
 
 
+class Objective(StrEnum):
+    """What a plan is to be good at: as few GPUs as possible for the rates, or the highest factor of all rates."""
+
+    gpus = "gpus"
+    rate = "rate"
+
+
 class PlanOutput(StrEnum):
     """How a plan is written: the pictures have each GPU as a bar of its shares."""
 
@@ -52,6 +59,9 @@ def plan(
     paths: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Manifests: files or folders.")] = None,
     fleet: Annotated[list[str] | None, typer.Option(metavar="PRODUCT=COUNT", help="GPUs to plan for.")] = None,
     from_cluster: Annotated[bool, typer.Option(help="Start from what the cluster holds; PATH adds to it.")] = False,
+    objective: Annotated[
+        Objective, typer.Option(help="The fewest GPUs for these rates, or the highest common factor of all rates.")
+    ] = Objective.gpus,
     policy: Annotated[Path | None, typer.Option(help="Policy file; absent: the cluster's, or the defaults.")] = None,
     output: Annotated[PlanOutput, typer.Option("--output", "-o", help="json and yaml are for scripts.")] = (
         PlanOutput.table
@@ -72,7 +82,7 @@ def plan(
     live = _answer(view(kubeconfig)) if from_cluster else None
     try:
         chosen = load_policy(policy) if policy is not None else None
-        answer = ask(manifests(paths or []), fleet or [], live, chosen)
+        answer = ask(manifests(paths or []), fleet or [], live, chosen, objective.value)
     except (InputError, FleetError, PolicyError) as error:
         _fail(error)
     _write_plan(answer, output)

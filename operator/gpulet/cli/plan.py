@@ -15,7 +15,7 @@ from gpulet.controller.profiles import Choice, choices_of
 from gpulet.controller.question import Question
 from gpulet.controller.world import World
 from gpulet.model.demand import ModelId
-from gpulet.model.plan import Plan, Problem, Unplaced
+from gpulet.model.plan import Objective, Plan, Problem, Unplaced
 from gpulet.planner import plan as make_plan
 
 
@@ -37,15 +37,24 @@ class Answer:
     def rate_factor(self) -> float:
         """By which all planned rates could be multiplied together and still be served by these shares; 0: some are not.
 
+        With objective ``rate`` it is what was planned for: that of the models which fit at all, and may be below 1.
         Planned rates have the policy's headroom in them.
         """
+        if self.plan.rate_factor is not None:
+            return self.plan.rate_factor
         asked = {d.model: d.requests_per_s for d in self.problem.demands}
         out = {u.model for u in self.unplaced}
         served = [p.sustainable_per_s / asked[p.model] for p in self.plan.placed if p.model not in out]
         return 0.0 if out or not served else min(served)
 
 
-def ask(given: Manifests, fleets: Sequence[str], live: View | None, policy: Policy | None = None) -> Answer:
+def ask(
+    given: Manifests,
+    fleets: Sequence[str],
+    live: View | None,
+    policy: Policy | None = None,
+    objective: Objective = "gpus",
+) -> Answer:
     """The planner's answer, under ``policy``, else the cluster's, else the default. Raises InputError or FleetError."""
     if live is None and not given.objects:
         raise InputError("PATH: give manifests with InferenceModels, or --from-cluster")
@@ -64,6 +73,7 @@ def ask(given: Manifests, fleets: Sequence[str], live: View | None, policy: Poli
     # A file does not say what a running pod was built from: every share in it counts as up to date.
     asked = question.problem() if live is not None else question.problem(leaving=frozenset())
     asked, notes = _with_devices(asked, fleets)
+    asked = replace(asked, policy=replace(asked.policy, objective=objective))
     started = time.perf_counter()
     made = make_plan(asked)
     seconds = time.perf_counter() - started
@@ -72,7 +82,24 @@ def ask(given: Manifests, fleets: Sequence[str], live: View | None, policy: Poli
         for key, choice in sorted(choices.items())
         if choice.profile is None
     ]
-    return Answer(asked, made, (*made.unplaced, *without), seconds, (*notes, *made.notes))
+    return Answer(asked, made, (*made.unplaced, *_short(asked, made), *without), seconds, (*notes, *made.notes))
+
+
+def _short(asked: Problem, made: Plan) -> list[Unplaced]:
+    """With objective ``rate``: models whose rate as it is, is more than the plan carries."""
+    if made.rate_factor is None or made.rate_factor >= 1:
+        return []
+    rates = {d.model: d.requests_per_s for d in asked.demands}
+    return [
+        Unplaced(
+            p.model,
+            "RateBeyondCluster",
+            f"these GPUs carry {made.rate_factor:.3g} times all rates together, here {p.sustainable_per_s:.4g} of "
+            f"{rates[p.model]:.4g} requests/s: add GPUs or lower the rates",
+        )
+        for p in made.placed
+        if p.sustainable_per_s < rates[p.model] * (1 - 1e-9)
+    ]
 
 
 def merged(live: World, added: World) -> World:

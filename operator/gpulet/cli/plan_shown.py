@@ -21,6 +21,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "boundCovers": list(plan.bound_covers),
         "solveSeconds": round(answer.solve_seconds, 4),
         "rateFactor": round(answer.rate_factor, 6),
+        "rateFactorBound": None if plan.rate_factor_bound is None else round(plan.rate_factor_bound, 6),
         "models": [_model(*pair) for pair in fates(answer)],
         "gpulets": [_gpulet(slot) for slot in in_order(plan.slots)],
         "notes": list(answer.notes),
@@ -116,7 +117,13 @@ def summary(answer: Answer) -> str:
     """One line: how many GPUs, and how few it can be at best."""
     plan = answer.plan
     covers = f", covers {', '.join(plan.bound_covers)}" if plan.bound_covers else ""
-    rise = f"rates could rise by {answer.rate_factor:.3g} times" if answer.rate_factor else "not all rates are served"
+    if plan.rate_factor is not None:
+        most = "" if plan.rate_factor_bound is None else f", at best {plan.rate_factor_bound:.3g}"
+        rise = f"all rates times {plan.rate_factor:.3g}{most}"
+    elif answer.rate_factor:
+        rise = f"rates could rise by {answer.rate_factor:.3g} times"
+    else:
+        rise = "not all rates are served"
     return (
         f"{plan.gpus} GPUs of {len(answer.problem.gpus)}; lower bound {plan.lower_bound} ({plan.bound_kind}{covers}); "
         f"{rise}; solved in {answer.solve_seconds * 1000:.0f} ms"
