@@ -104,6 +104,22 @@ def test_what_the_node_keeps_is_taken_where_the_toolkit_cannot_be_run(proc: Path
 
 
 @pytest.mark.case("C18")
+def test_capabilities_that_the_runtime_hides_are_in_the_drivers_list(proc: Path, toolkit: Path) -> None:
+    """NVIDIA's runtime shows a container the capabilities of instances that were there when it started, if any."""
+    files = DriverFiles([str(toolkit)], proc)
+    shown = files.edits("580", 1, (3, 0))["deviceNodes"][-2:]
+    for access in proc.glob("driver/nvidia/capabilities/gpu1/**/access"):
+        access.unlink()
+    (proc / "driver/nvidia-caps").mkdir()
+    lines = ["config 1", "monitor 2", "gpu1/gi30/access 7", "gpu0/gi3/access 8"]
+    lines += [f"gpu1/gi3/access {shown[0]['minor']}", f"gpu1/gi3/ci0/access {shown[1]['minor']}"]
+    (proc / "driver/nvidia-caps/mig-minors").write_text("\n".join(lines) + "\n")
+    assert files.edits("580", 1, (3, 0))["deviceNodes"][-2:] == shown
+    with pytest.raises(DeviceError, match="the driver shows no such MIG instance"):
+        files.edits("580", 1, (4, 0))
+
+
+@pytest.mark.case("C18")
 def test_what_is_missing_is_named_with_a_remedy(proc: Path, toolkit: Path, tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="install the NVIDIA Container Toolkit on the node"):
         DriverFiles([str(tmp_path / "none")], proc, []).edits("580", 0, None)

@@ -3,7 +3,8 @@
 Libraries, control devices and hooks are the same for every container: NVIDIA's toolkit is asked for them once for each
 version of the driver. Which GPU or instance it is, is ours to say: an instance that was made a moment ago is in no
 file that somebody generated before (failure case C18). Its two capability devices come from the access files that the
-driver shows below ``/proc/driver/nvidia/capabilities`` (MIG user guide, "Device nodes and capabilities").
+driver shows below ``/proc/driver/nvidia/capabilities`` (MIG user guide, "Device nodes and capabilities"), or, where a
+container runtime hides those, from the driver's list of all that there can be, ``/proc/driver/nvidia-caps/mig-minors``.
 """
 
 import json
@@ -25,6 +26,7 @@ _OTHERS_PIPE = re.compile(r"(/tmp|/run)/nvidia-mps(/.*)?$")
 """A daemon that is not ours: in a container it would win over a share of ours that lost its environment."""
 _MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)$", re.MULTILINE)
 _MODE = re.compile(r"^DeviceFileMode:\s*(\d+)$", re.MULTILINE)
+_READABLE = 0o444
 _FRONTENDS = ("nvidia-frontend", "nvidia")
 _CAPABILITIES = ("nvidia-caps",)
 
@@ -57,11 +59,9 @@ class DriverFiles:
             common = self._common[driver]
         nodes = [_node(f"/dev/nvidia{minor}", self._major(_FRONTENDS), minor)]
         if instance is not None:
-            gpu_instance = self._proc / f"driver/nvidia/capabilities/gpu{minor}/mig/gi{instance[0]}"
-            nodes += [
-                self._capability(gpu_instance / "access"),
-                self._capability(gpu_instance / f"ci{instance[1]}/access"),
-            ]
+            gpu_instance = f"gi{instance[0]}"
+            for of in (gpu_instance, f"{gpu_instance}/ci{instance[1]}"):
+                nodes.append(self._capability(f"gpu{minor}", f"{of}/access"))
         # NVIDIA's older hook would add devices by this variable; it also says no to what an image asks for.
         env = [e for e in common.get("env", []) if not e.startswith("NVIDIA_VISIBLE_DEVICES=")]
         return {
@@ -70,18 +70,32 @@ class DriverFiles:
             "deviceNodes": [*common.get("deviceNodes", []), *nodes],
         }
 
-    def _capability(self, access: Path) -> dict[str, Any]:
+    def _capability(self, gpu: str, access: str) -> dict[str, Any]:
+        path = self._proc / "driver/nvidia/capabilities" / gpu / "mig" / access
         try:
-            text = access.read_text()
+            text = path.read_text()
         except OSError as error:
-            raise DeviceError(
-                f"{access}: {error.strerror}; the driver shows no such MIG instance: is the agent's proc the host's"
-            ) from error
+            listed = self._listed(f"{gpu}/{access}")
+            if listed is None:
+                raise DeviceError(
+                    f"{path}: {error.strerror}; the driver shows no such MIG instance: is the agent's proc the host's"
+                ) from error
+            text = f"DeviceFileMinor: {listed}"
         minor, mode = _MINOR.search(text), _MODE.search(text)
         if minor is None:
-            raise DeviceError(f"{access}: no line DeviceFileMinor; this version of the driver is not known")
+            raise DeviceError(f"{path}: no line DeviceFileMinor; this version of the driver is not known")
         node = _node(f"/dev/nvidia-caps/nvidia-cap{minor[1]}", self._major(_CAPABILITIES), int(minor[1]))
-        return node | {"permissions": "r"} | ({"fileMode": int(mode[1])} if mode else {})
+        return node | {"permissions": "r", "fileMode": int(mode[1]) if mode else _READABLE}
+
+    def _listed(self, capability: str) -> int | None:
+        """A capability's minor number, in a file with lines such as ``gpu0/gi1/ci0/access 14``."""
+        try:
+            lines = (self._proc / "driver/nvidia-caps/mig-minors").read_text().splitlines()
+        except OSError:
+            return None
+        return next(
+            (int(number) for name, _, number in (line.partition(" ") for line in lines) if name == capability), None
+        )
 
     def _major(self, names: Sequence[str]) -> int:
         majors = {}
