@@ -80,6 +80,7 @@ def test_two_shares_run_together_and_a_third_waits_until_one_goes(tenant: Tenant
     tenant.wait_enforced("twenty", "True", "CPUQuota")
 
 
+@pytest.mark.case("D11")
 def test_a_claim_for_more_than_the_device_has_stays_pending(tenant: Tenant) -> None:
     """Case D11: 81920 MiB is all, one more is too much."""
     tenant.share("over", memory="81921Mi")
@@ -89,6 +90,7 @@ def test_a_claim_for_more_than_the_device_has_stays_pending(tenant: Tenant) -> N
     assert tenant.environment("all")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=81920M"
 
 
+@pytest.mark.case("K5", "B11")
 def test_a_pod_cannot_raise_its_share_by_its_own_variables(tenant: Tenant) -> None:
     """Cases K5, B11: CDI wins over the pod's spec."""
     own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=80G"}
@@ -100,6 +102,7 @@ def test_a_pod_cannot_raise_its_share_by_its_own_variables(tenant: Tenant) -> No
     tenant.wait_enforced("greedy", "True", "CPUQuota")
 
 
+@pytest.mark.case("B11", "D15")
 def test_enforced_says_when_nothing_holds_the_share(tenant: Tenant) -> None:
     """Cases B11, D15: without a CPU limit a share of a simulated GPU is a number in the books."""
     tenant.share("unlimited", cpu=None)
@@ -109,6 +112,7 @@ def test_enforced_says_when_nothing_holds_the_share(tenant: Tenant) -> None:
         tenant.wait_enforced(name, "False", "AccountingOnly")
 
 
+@pytest.mark.case("P1")
 def test_mig_placements_exclude_what_overlaps_them(tenant: Tenant) -> None:
     """Case P1, and shares inside one instance."""
     tenant.share("upper", gpu=1, mig=("3g.40gb", 4), percent=60)
@@ -128,6 +132,7 @@ def test_mig_placements_exclude_what_overlaps_them(tenant: Tenant) -> None:
     tenant.wait_running("inside")
 
 
+@pytest.mark.case("F10", "L5")
 def test_rollout_of_the_agent_touches_no_daemon_and_no_slice(tenant: Tenant) -> None:
     """Cases F10, L5; and new shares are served throughout."""
     part = tenant.part
@@ -178,6 +183,7 @@ def test_slices_that_somebody_deletes_or_edits_are_put_right(part: NodePart) -> 
     assert versions == {s["metadata"]["name"]: s["metadata"]["resourceVersion"] for s in untouched}
 
 
+@pytest.mark.case("F5", "F9", "F11", "D14")
 def test_a_killed_agent_finds_everything_again(tenant: Tenant) -> None:
     """Cases F5, F9, F11, D14."""
     part = tenant.part
@@ -208,6 +214,7 @@ def _in_container(process: Path, container: str) -> bool:
         return False
 
 
+@pytest.mark.case("A22", "F13")
 def test_a_daemon_that_dies_takes_its_clients_and_both_come_back(tenant: Tenant) -> None:
     """Cases A22, F13: one fault domain; Ready and Enforced tell it and recover."""
     part = tenant.part
@@ -235,6 +242,7 @@ def test_a_daemon_that_dies_takes_its_clients_and_both_come_back(tenant: Tenant)
     assert part.daemons("node1") != before
 
 
+@pytest.mark.case("A23")
 def test_a_client_is_terminated_before_its_grace_period_ends(tenant: Tenant) -> None:
     """Case A23: a client that does not heed SIGTERM is ended through the daemon, not killed under its work."""
     tenant.share("deaf", grace_s=8)
@@ -246,6 +254,7 @@ def test_a_client_is_terminated_before_its_grace_period_ends(tenant: Tenant) -> 
     assert f"of pod {uid}: terminated before its grace ends: True" in log
 
 
+@pytest.mark.case("N1", "N2")
 def test_a_lost_gpu_is_emptied_alone_and_taken_back_after_it_was_healthy_for_a_while(tenant: Tenant) -> None:
     """Cases N1, N2: NoExecute on that GPU's devices, its neighbour untouched; the taint goes by itself."""
     part = tenant.part
@@ -287,6 +296,7 @@ def test_a_pods_status_tells_its_devices_health(tenant: Tenant) -> None:
     eventually(lambda: health() == {"Healthy"}, "the device's health in the pod's status", 90)
 
 
+@pytest.mark.case("A9", "C15")
 def test_another_owner_of_the_gpus_is_stepped_back_from(tenant: Tenant) -> None:
     """Cases A9, C15: taint, attribute and event say who; what runs stays; when the owner goes, so does the taint."""
     part = tenant.part
@@ -314,6 +324,7 @@ def test_another_owner_of_the_gpus_is_stepped_back_from(tenant: Tenant) -> None:
     tenant.wait_running("after")
 
 
+@pytest.mark.case("M5")
 def test_nothing_is_written_while_nothing_changes(tenant: Tenant) -> None:
     """Case M5."""
     tenant.share("steady")
@@ -357,6 +368,7 @@ def test_agents_may_write_slices_of_their_own_node_alone(part: NodePart) -> None
     eventually(lambda: len(part.slices("node1")) == 4, "the slice")
 
 
+@pytest.mark.case("K6")
 def test_the_planners_class_is_not_anybodys(tenant: Tenant) -> None:
     """Case K6."""
     part = tenant.part

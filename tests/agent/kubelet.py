@@ -46,7 +46,10 @@ class Api:
         if request.method == "PATCH":
             if name in self.forbidden:
                 return web.json_response({"message": "forbidden"}, status=403)
-            self.written.setdefault(name, []).append(yaml.safe_load(await request.text()))
+            applied = yaml.safe_load(await request.text())
+            self.asked += 1
+            applied["metadata"] |= {"uid": name, "resourceVersion": str(self.asked)}
+            self.written.setdefault(name, []).append(applied)
             return web.json_response(self.written[name][-1])
         if request.method == "POST":
             self.events.append(await request.json())

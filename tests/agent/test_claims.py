@@ -31,6 +31,7 @@ def test_quantities_are_whole_mib(quantity: str, mib: int) -> None:
     assert quantity_mib(quantity) == mib
 
 
+@pytest.mark.case("G1", "G3", "D11")
 @pytest.mark.parametrize("quantity", ["1.5G", "1.5Gi", "10G", "0", "0Mi", "-1Gi", "1500000", "", "1e3", "NaN", " 1Gi"])
 def test_quantities_that_are_not_are_refused(quantity: str) -> None:
     """Cases G1, G3, D11: an error, never rounding, never "no limit"."""
@@ -94,6 +95,7 @@ def test_claims_that_cannot_be_prepared_say_why(rig: Any, read: Any) -> None:
         read(two)
 
 
+@pytest.mark.case("G2", "G5", "A13")
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -113,6 +115,7 @@ def test_sizes_out_of_range_are_refused_and_never_clamped(rig: Any, read: Any, m
     assert re.search(said, out_of_range(record, device) or "accepted")
 
 
+@pytest.mark.case("D3", "D21")
 @given(
     st.lists(
         st.tuples(st.integers(1, 100), st.integers(64, 81559), st.integers(1, 48), st.integers(0, 18)), max_size=12
@@ -150,6 +153,7 @@ def rig_devices() -> list[NodeDevice]:
     return list(inventory("node1", source.gpus()).values())
 
 
+@pytest.mark.case("B5", "B13")
 @given(st.integers(1, 100), st.integers(1, 81559), st.integers(1, 48))
 def test_no_variable_ever_means_no_limit(
     rig_devices: list[NodeDevice], percent: int, memory: int, clients: int
@@ -164,6 +168,7 @@ def test_no_variable_ever_means_no_limit(
     assert 1 <= int(limit[:-1]) <= memory
 
 
+@pytest.mark.case("E10")
 def test_cdi_spec_puts_the_device_before_the_share(rig_devices: list[NodeDevice], tmp_path: Path) -> None:
     record = _record("c1", rig_devices[0], 40, 1024, 1)
     edits = {"deviceNodes": [{"path": "/dev/nvidia0"}], "env": ["NVIDIA_VISIBLE_DEVICES=void"]}

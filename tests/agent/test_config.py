@@ -17,6 +17,7 @@ def _load(tmp_path: Path, text: str, environment: dict[str, str] = POD) -> Any:
     return load(path, environment)
 
 
+@pytest.mark.case("A3", "A10")
 def test_empty_configuration_works(tmp_path: Path) -> None:
     """Cases A3, A10: no GPU is a state, not an error."""
     config, identity = _load(tmp_path, "")
@@ -33,6 +34,7 @@ def test_a_nodes_own_list_replaces_the_common_one_by_exact_name(tmp_path: Path) 
     assert [g.product for g in config.gpus_of("node-100")] == ["a"]
 
 
+@pytest.mark.case("A10", "A18", "G9", "G11")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -58,6 +60,7 @@ def test_missing_file_and_missing_identity_name_the_remedy(tmp_path: Path) -> No
         _load(tmp_path, "", {"NODE_NAME": "node-1"})
 
 
+@pytest.mark.case("A18")
 def test_self_test_names_the_folder_that_cannot_be_used(rig: Any) -> None:
     """Case A18."""
     tmp_path = rig.root
@@ -75,3 +78,11 @@ def test_unknown_product_stops_the_agent_with_the_known_ones(tmp_path: Path) -> 
     config, identity = _load(tmp_path, f"gpus: [{{product: RTX}}]\nstateDirectory: {tmp_path}")
     with pytest.raises(ValueError, match="NVIDIA-A100-SXM4-80GB"):
         make_shares(config, identity)
+
+
+@pytest.mark.case("G7")
+@pytest.mark.parametrize("text", ["ignoredXids: [abc]", "ignoredXids: 79", "ignoredXids: [-1]", "ignoredXids: '13,31'"])
+def test_a_malformed_list_of_xids_is_refused_and_switches_nothing_off(tmp_path: Path, text: str) -> None:
+    """Case G7."""
+    with pytest.raises(ConfigurationError, match="ignoredXids"):
+        _load(tmp_path, text)

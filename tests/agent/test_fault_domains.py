@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpulet.agent.observe import clients_of
+from gpulet.agent.observe import clients_of, parent_of
 from gpulet.agent.verify import PodUse, facts
 from gpulet.agent.waiting import Deadline
-from gpulet.nvidia.simulated_client import EXIT_CODE
+from gpulet.nvidia.mps import daemon_command
+from gpulet.nvidia.simulated_client import EXIT_CODE, _connect
 
 Client = Callable[[str], subprocess.Popen[bytes]]
 
@@ -129,4 +130,42 @@ def test_the_daemons_default_never_throttles_a_share(rig: Any) -> None:
     """Case B2."""
     record = rig.prepare(rig.claim(device="gpu-1", percent=90))
     assert rig.daemons.control(record.mps_uuid).default_percent() == 100.0
+    rig.unprepare("c1")
+
+
+@pytest.mark.case("A7", "P6")
+def test_the_daemon_runs_in_the_foreground_of_a_program_that_is_not_the_agent(rig: Any, runner: Any) -> None:
+    """Cases A7, P6: -f, never -d, on simulated and real GPUs; its parent is the runner."""
+    for source in ("simulated", "nvml"):
+        assert "-f" in daemon_command(source) and "-d" not in daemon_command(source)  # type: ignore[arg-type]
+    record = rig.prepare(rig.claim(device="gpu-1"))
+    assert parent_of(Path("/proc"), rig.daemons.running(record.mps_uuid).pid) == runner.pid
+    rig.unprepare("c1")
+
+
+@pytest.mark.case("A6")
+@pytest.mark.parametrize("user", [0, 1000, 1001])
+def test_clients_of_any_user_join_one_daemon(rig: Any, user: int) -> None:
+    """Case A6: pods of one GPU run under different users; the daemon's folders and sockets let them in."""
+    assert "-multiuser-server" in daemon_command("nvml")
+    record = rig.prepare(rig.claim(device="gpu-1"))
+    rig.root.chmod(0o755)
+    control = str(rig.daemons.folders(record.mps_uuid).pipe / "control")
+    pid = os.fork()
+    if pid == 0:
+        os.setuid(user)
+        connection = _connect(control, patience_s=1.0)
+        connection.sendall(f"client {os.getpid()} 40\n".encode())
+        os._exit(0 if connection.recv(64).startswith(b"ok ") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    rig.unprepare("c1")
+
+
+@pytest.mark.case("P5")
+def test_a_workload_can_read_its_own_limits(rig: Any) -> None:
+    """Case P5: the whole share's, beside what each process of it is held to."""
+    rig.prepare(rig.claim(device="gpu-1", percent=50, memory="10Gi", clients=2))
+    seen = rig.environment_of("c1")
+    assert (seen["GPULET_COMPUTE_PERCENT"], seen["GPULET_MEMORY_MIB"]) == ("50", "10240")
+    assert seen["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=5120M"
     rig.unprepare("c1")

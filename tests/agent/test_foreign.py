@@ -93,6 +93,7 @@ def test_our_daemons_and_our_control_program_are_ours() -> None:
     assert daemon_of(1, ["cat", "/var/log/nvidia-cuda-mps-control.log"], {}, "/run/gpulet/mps") is None
 
 
+@pytest.mark.case("B3")
 @pytest.mark.parametrize(
     ("devices", "pci_order", "served"),
     [

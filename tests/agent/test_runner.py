@@ -32,6 +32,7 @@ def gone(rig: Any, uuid: str = UUID) -> None:
     Deadline(10).until(lambda: rig.daemons.running(uuid) is None, "the daemon's end")
 
 
+@pytest.mark.case("E10")
 def test_daemons_come_and_go_with_their_wishes(rig: Any, runner: Any) -> None:
     """Case E10: one name is the beginning of the other."""
     for uuid in (UUID, f"{UUID}0"):
@@ -74,6 +75,7 @@ def test_no_daemon_outlives_its_runner(rig: Any, runner: Any, number: signal.Sig
     next_runner.wait(timeout=20)
 
 
+@pytest.mark.case("A9")
 def test_a_foreign_daemon_on_the_pipe_is_left_alone(rig: Any, runner: Any) -> None:
     """Case A9: reported by never becoming ours, and never killed."""
     folders = rig.daemons.folders(UUID)

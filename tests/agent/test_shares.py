@@ -20,6 +20,7 @@ MIG = "gpu-0-mig-3g-40gb-4"
 pytestmark = pytest.mark.usefixtures("runner")
 
 
+@pytest.mark.case("A10", "A14", "A15")
 @pytest.mark.parametrize("device", ["gpu-1", MIG])
 def test_prepare_makes_the_share_and_unprepare_leaves_nothing(rig: Any, device: str) -> None:
     """Cases A10, A14, A15: what comes goes, compute mode included."""
@@ -34,6 +35,7 @@ def test_prepare_makes_the_share_and_unprepare_leaves_nothing(rig: Any, device: 
     assert rig.leftovers() == []
 
 
+@pytest.mark.case("B1")
 def test_what_the_container_gets(rig: Any) -> None:
     """Case B1: a share of several client processes is divided among them, as MPS limits hold for each process."""
     rig.prepare(rig.claim(device="gpu-1", percent=50, memory="10Gi", clients=3))
@@ -55,6 +57,7 @@ def test_what_the_container_gets(rig: Any) -> None:
     rig.unprepare("c1")
 
 
+@pytest.mark.case("C5")
 def test_prepare_and_unprepare_may_be_repeated_and_unknown_claims_are_nobodys(rig: Any) -> None:
     first = rig.prepare(rig.claim(device="gpu-1"))
     process = rig.daemons.running(first.mps_uuid)
@@ -78,6 +81,7 @@ def test_a_device_stays_until_its_last_share_goes(rig: Any) -> None:
     assert rig.leftovers() == []
 
 
+@pytest.mark.case("D3", "D11", "D17", "P1")
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
@@ -130,6 +134,7 @@ def test_a_share_that_is_about_to_be_freed_is_waited_for(rig: Any) -> None:
     rig.unprepare("c2")
 
 
+@pytest.mark.case("F1", "F2")
 def test_after_a_boot_everything_is_made_anew(rig: Any) -> None:
     """Cases F1, F2: the same claim, a new MIG UUID, and nothing of the old boot believed."""
     first = rig.prepare(rig.claim(device=MIG))
@@ -166,6 +171,7 @@ def test_daemon_that_died_is_restarted_and_is_settled_only_when_read_back_again(
     rig.unprepare("c1")
 
 
+@pytest.mark.case("C21")
 def test_failing_mig_instance_leaves_an_error_and_no_orphan(rig: Any) -> None:
     """Case C21."""
     rig.state.mkdir(exist_ok=True)
@@ -179,6 +185,7 @@ def test_failing_mig_instance_leaves_an_error_and_no_orphan(rig: Any) -> None:
     rig.unprepare("c1")
 
 
+@pytest.mark.case("N1")
 def test_pods_on_a_lost_gpu_can_end(rig: Any) -> None:
     """Case N1."""
     record = rig.prepare(rig.claim(device=MIG))
@@ -188,6 +195,7 @@ def test_pods_on_a_lost_gpu_can_end(rig: Any) -> None:
     assert not list(rig.mps.glob("*")) and not list(rig.cdi.glob("*")) and rig.shares().store.all() == []
 
 
+@pytest.mark.case("E10")
 def test_sweep_removes_what_belongs_to_no_claim_and_only_that(rig: Any) -> None:
     kept = rig.prepare(rig.claim("c1", "gpu-1"))
     lost = rig.prepare(rig.claim("c10", MIG))
@@ -230,6 +238,7 @@ def test_each_devices_shm_is_a_tmpfs_of_its_own_and_goes_with_it(rig: Any) -> No
     assert rig.leftovers() == []
 
 
+@pytest.mark.case("A1")
 def test_without_a_runner_prepare_says_so_and_works_once_there_is_one(
     rig: Any, runner: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def test_slices_stay_within_the_limits_of_the_api() -> None:
     assert {spec["pool"]["resourceSliceCount"] for spec in specs(gpu(placements=placements))} == {3}
 
 
+@pytest.mark.case("N1")
 @pytest.mark.parametrize(("health", "effect"), [("degraded", "NoSchedule"), ("lost", "NoExecute")])
 def test_an_unhealthy_gpu_is_tainted_on_all_its_devices(health: Health, effect: str) -> None:
     """Case N1: that GPU alone, and it is taken off again when the GPU recovers."""
@@ -127,6 +128,7 @@ def test_an_unhealthy_gpu_is_tainted_on_all_its_devices(health: Health, effect: 
     assert all("taints" not in d for s in plan(gpu(), published) for d in s["spec"].get("devices", ()))
 
 
+@pytest.mark.case("C5", "M5")
 def test_what_is_published_is_not_written_again() -> None:
     """Cases C5, M5: also when the API server has added fields of its own."""
     published = plan(gpu(), [])
@@ -155,6 +157,7 @@ def test_a_harmed_pool_is_written_whole_with_the_next_generation(harm: str) -> N
     assert [s["spec"]["pool"]["generation"] for s in plan(gpu(), stored)] == [highest + 1] * 2
 
 
+@pytest.mark.case("E10")
 def test_names_that_begin_alike_never_match() -> None:
     """Case E10: node-1 and node-10, gpu-1 and gpu-10."""
     nodes = {slice_name(node, gpu(i), ordinal) for node in ("node-1", "node-10") for i in (1, 10) for ordinal in (0, 1)}
@@ -165,6 +168,7 @@ def test_names_that_begin_alike_never_match() -> None:
     assert plan(gpu(1), ten, "node-1") == plan(gpu(1), [], "node-1")
 
 
+@pytest.mark.case("F6")
 def test_a_gpu_that_was_taken_out_is_withdrawn() -> None:
     """Case F6: its slices alone."""
     stored = [*plan(gpu(0), []), *plan(gpu(1), [])]
@@ -196,6 +200,7 @@ def test_nothing_covers_what_it_lacks(value: dict[str, Any], data: st.DataObject
     assert not covers(lacking, value)
 
 
+@pytest.mark.case("C6")
 @pytest.mark.parametrize(
     ("mode", "said"),
     [(None, "none"), (MigMode(True, True), "on"), (MigMode(False, True), "off, on after a reset")],

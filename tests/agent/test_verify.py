@@ -37,12 +37,14 @@ def test_enforced_by_cpu_quota_when_the_listed_client_runs_under_its_share(judge
     assert judge() == ("True", "CPUQuota")
 
 
+@pytest.mark.case("B11", "D15")
 @pytest.mark.parametrize("limits", [(None,), (201,), (200, None), ()])
 def test_a_share_that_nothing_holds_is_accounting_only(judge: Any, limits: tuple[int | None, ...]) -> None:
     """Cases B11, D15."""
     assert judge(uses=[PodUse("pod-a", limits)]) == ("False", "AccountingOnly")
 
 
+@pytest.mark.case("A29", "B9")
 def test_not_verified_until_its_own_client_is_listed(judge: Any) -> None:
     """Cases A29, B9: another pod's client proves nothing."""
     assert judge(clients=[]) == ("Unknown", "NotVerified")
@@ -69,6 +71,7 @@ def test_a_client_with_other_limits_than_planned_is_tampered(
     assert judge(clients=[ClientSeen(7, "pod-a", own)]) == ("False", "Tampered")
 
 
+@pytest.mark.case("B1")
 def test_more_clients_than_claimed_are_a_finding(judge: Any) -> None:
     """Case B1: limits hold per process."""
     assert judge(clients=[ClientSeen(7, "pod-a", {}), ClientSeen(8, "pod-a", {})]) == ("False", "Tampered")
@@ -80,6 +83,7 @@ def test_on_real_gpus_the_reason_says_what_holds_the_share(judge: Any) -> None:
     assert judge(source="nvml", device="gpu-0-mig-3g-40gb-4") == ("True", "MPSEnvironment")
 
 
+@pytest.mark.case("D5")
 def test_pods_are_found_by_the_claims_they_use() -> None:
     """Named claims and those made from templates; init containers and sidecars count (case D5)."""
     with_claim = {"claims": [{"name": "g"}], "limits": {"cpu": "0.5"}}

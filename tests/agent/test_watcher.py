@@ -1,6 +1,7 @@
 """The slow loop over shares: a claim that cannot be told of, one that vanished, and what is exported."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ async def test_one_claim_that_cannot_be_written_does_not_silence_the_others(
         rig.unprepare(uid)
 
 
+@pytest.mark.case("A23")
 async def test_a_gpu_that_is_being_worked_on_does_not_stop_the_loop(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another pod's client may have to be terminated meanwhile (failure case A23)."""
     monkeypatch.setattr("gpulet.agent.watcher._LOCK_S", 0.2)
@@ -80,6 +82,7 @@ async def test_a_claim_that_vanished_without_a_word_is_undone(rig: Any, monkeypa
     assert rig.leftovers() == []
 
 
+@pytest.mark.case("D1")
 async def test_a_claim_of_the_same_name_and_another_uid_is_another(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case D1."""
     monkeypatch.setattr("gpulet.agent.vanished._ASK_S", 0.0)
@@ -92,6 +95,7 @@ async def test_a_claim_of_the_same_name_and_another_uid_is_another(rig: Any, mon
     assert rig.leftovers() == []
 
 
+@pytest.mark.case("J5")
 async def test_metrics_are_of_what_is_there_now(rig: Any) -> None:
     """Case J5: a share that went takes its series along; a taken port is said and lived with."""
     metrics = NodeMetrics()
@@ -108,6 +112,21 @@ async def test_metrics_are_of_what_is_there_now(rig: Any) -> None:
         assert text.count("gpulet_node_gpu_healthy{") == 2
         metrics.shares([])
         assert "gpulet_node_share_enforced{" not in await _text()
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.case("J3")
+async def test_metrics_follow_a_gpu_that_was_lost(rig: Any) -> None:
+    """Case J3: the exporter answers through it, without a restart."""
+    (_, second) = rig.source.gpus()
+    rig.state.mkdir(exist_ok=True)
+    runner = await serve(NodeMetrics(), rig.shares(), 18471)
+    assert runner is not None
+    try:
+        for health, value in (("healthy", "1.0"), ("lost", "0.0"), ("healthy", "1.0")):
+            (rig.state / "faults.json").write_text(json.dumps({"health": {second.uuid: health}}))
+            assert f'gpulet_node_gpu_healthy{{gpu="{second.uuid}",health="{health}"}} {value}' in await _text()
     finally:
         await runner.cleanup()
 

@@ -111,6 +111,7 @@ def test_what_is_on_a_node(healthy: NodePart) -> None:
     assert "vision/c (pod-c Running)  Enforced True CPUQuota" in lines and "!" not in lines
 
 
+@pytest.mark.case("E10")
 def test_shares_of_another_node_are_not_this_ones(healthy: NodePart, tmp_path: Path) -> None:
     """Case E10: node1 is no prefix of node10."""
     published = slices(tmp_path, "node10")
@@ -141,6 +142,7 @@ def test_a_healthy_node_has_no_findings(healthy: NodePart) -> None:
     assert doctor.text(doctor.diagnose(healthy, None))[-1].startswith("all ")
 
 
+@pytest.mark.case("A1", "A3")
 def test_every_missing_part_is_a_finding_with_a_remedy(healthy: NodePart) -> None:
     """Cases A1, A3: what is missing is named, with what it costs."""
     bare = replace(healthy, slices=[], claims=[], pods=[], daemon_sets=[], device_classes=[])
@@ -159,6 +161,7 @@ def test_every_missing_part_is_a_finding_with_a_remedy(healthy: NodePart) -> Non
     assert "kubectl apply" in everywhere.remedy
 
 
+@pytest.mark.case("A18")
 @pytest.mark.parametrize(
     ("status", "said"),
     [
@@ -184,6 +187,7 @@ def test_an_agent_that_is_not_ready_says_why_in_its_own_words(
     assert said in finding.message and "logs gpulet-agent-x" in finding.remedy
 
 
+@pytest.mark.case("A9", "N1")
 @pytest.mark.parametrize(
     ("health", "owner", "message", "remedy"),
     [

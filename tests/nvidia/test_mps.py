@@ -17,6 +17,7 @@ _GET_MEMORY = "get_default_device_pinned_mem_limit 0"
 _SET_MEMORY = "set_default_device_pinned_mem_limit 0"
 
 
+@pytest.mark.case("B5")
 @pytest.mark.parametrize(
     ("value", "kept"),
     [
@@ -42,6 +43,7 @@ def test_memory_limit_is_taken_or_twisted_without_a_word(control: MpsControl, va
     assert control.run(_GET_MEMORY) == kept
 
 
+@pytest.mark.case("B3")
 def test_memory_limit_by_uuid_is_ignored(control: MpsControl) -> None:
     """Case B3: the daemon wants the ordinal in its own view."""
     control.run("set_default_device_pinned_mem_limit GPU-00000000-0000-0000-0000-000000000000 3G")
@@ -99,6 +101,7 @@ def test_unknown_command_is_an_error_for_us(control: MpsControl) -> None:
         control.run("get_server_list_typo")
 
 
+@pytest.mark.case("B2")
 def test_settings_are_opened_and_read_back(control: MpsControl) -> None:
     """Case B2: whatever the daemon was told before, its own limits end as none."""
     control.run("set_default_active_thread_percentage 25")
@@ -141,6 +144,7 @@ def test_quit_ends_the_daemon_and_a_stale_socket_does_not_stop_the_next(
         assert not control.alive()
 
 
+@pytest.mark.case("B13", "G5")
 @pytest.mark.parametrize("mib", [0, -1])
 def test_memory_limit_of_nothing_never_leaves_the_renderer(mib: int) -> None:
     """Cases B13, G5: 0 would mean no limit."""
@@ -148,6 +152,7 @@ def test_memory_limit_of_nothing_never_leaves_the_renderer(mib: int) -> None:
         memory_limit(mib)
 
 
+@pytest.mark.case("D11")
 def test_memory_limit_is_a_whole_number_of_mib() -> None:
     """Case D11: exact at the boundary, never a fraction."""
     assert [memory_limit(n) for n in (1, 1023, 1024, 1536)] == ["1M", "1023M", "1024M", "1536M"]

@@ -79,6 +79,7 @@ def test_client_dies_with_its_daemon(daemon: Daemon, pipe: Path, start: Start) -
         assert client.wait(timeout=5) == EXIT_CODE
 
 
+@pytest.mark.case("A22")
 def test_a_fault_ends_all_clients_of_the_device(daemon: Daemon, pipe: Path, start: Start) -> None:
     """Case A22: one fault domain."""
     with daemon(control_program("simulated"), pipe) as process:
@@ -129,6 +130,7 @@ def test_the_lower_of_the_servers_and_the_clients_percentage_holds(simulated: Mp
     connection.close()
 
 
+@pytest.mark.case("G1")
 @pytest.mark.parametrize("percent", ["0", "101", "-1", "nan", "abc"])
 def test_client_with_a_bad_percentage_is_refused(simulated: MpsControl, start: Start, percent: str) -> None:
     """Case G1: never taken as unlimited."""
@@ -139,6 +141,7 @@ def test_client_with_a_bad_percentage_is_refused(simulated: MpsControl, start: S
     assert simulated.clients() == {}
 
 
+@pytest.mark.case("A13")
 def test_more_clients_than_the_server_takes_are_refused(daemon: Daemon, pipe: Path, start: Start) -> None:
     """Case A13."""
     with daemon(control_program("simulated"), pipe, GPULET_SIMULATED_MAX_CLIENTS="1"):
@@ -147,6 +150,7 @@ def test_more_clients_than_the_server_takes_are_refused(daemon: Daemon, pipe: Pa
         assert "error 808" in said
 
 
+@pytest.mark.case("B9")
 def test_client_without_a_daemon_ends_instead_of_running_unlimited(pipe: Path, start: Start) -> None:
     """Case B9."""
     process = start(pipe)
