@@ -43,6 +43,15 @@ def test_who_fits_at_no_rate_does_not_hold_the_others_back() -> None:
     assert found.rate_factor == pytest.approx(4, rel=1e-3)
 
 
+def test_the_factor_leaves_room_for_the_failure_of_a_node() -> None:
+    """Two nodes of one GPU each: what both carry has to fit one."""
+    cards, wish = (gpu(0, "gpu-1"), gpu(1, "gpu-10")), demand("m", point(100), rate=50)
+    kept = replace(RATE, node_failure_headroom=True)
+    found = plan(Problem(cards, (node("gpu-1"), node("gpu-10")), (wish,), policy=kept))
+    assert found.rate_factor == pytest.approx(2, rel=1e-3)
+    assert not found.unplaced
+
+
 def test_nobody_fits() -> None:
     found = plan(Problem((gpu(0),), (node(),), (demand("late", point(100, ms=80), ms=100),), policy=RATE))
     assert found.rate_factor == found.rate_factor_bound == 0

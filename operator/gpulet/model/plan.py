@@ -83,6 +83,13 @@ class PlannerPolicy:
     objective: Objective = "gpus"
     """The fewest (or cheapest) GPUs for the rates as they are, or the highest common factor of all rates on the GPUs
     there are (``Plan.rate_factor``)."""
+    fault_domains: bool = False
+    """Replicas of a model are on at least two devices, at the price of another GPU if need be, and on two nodes where
+    that costs none."""
+    empty_nodes: bool = False
+    """Among plans of one cost, that which leaves more nodes without a serving share, for an autoscaler to take."""
+    node_failure_headroom: bool = False
+    """Only as much is placed as still fits when the node with most GPUs is lost."""
     split: Split = "even"
     """How a model's rate is divided among its replicas: the same to each, as a plain Service does it, or in proportion
     to what each sustains (``Placed.slot_per_s``), which needs a router with weights; then replicas may differ."""

@@ -9,10 +9,12 @@ from gpulet.model.demand import Demand, ModelId
 from gpulet.model.plan import Placed, Plan, Problem, Slot
 from gpulet.planner import program
 from gpulet.planner.admit import admit
+from gpulet.planner.arrange import arranged
 from gpulet.planner.assign import Fleet, Ways
 from gpulet.planner.eligibility import Rules
 from gpulet.planner.explain import hopeless, left_out, why_this_share
 from gpulet.planner.factor import highest_factor
+from gpulet.planner.headroom import largest_node, with_headroom, without_node
 from gpulet.planner.keep import option_of_slot
 from gpulet.planner.packing import Packing, key_of, slot_order
 from gpulet.planner.sanity import findings
@@ -36,10 +38,14 @@ def plan(problem: Problem) -> Plan:
     rules = Rules.of(problem)
     everyone = replace(problem, demands=tuple(sorted(problem.demands, key=lambda d: d.model)))
     if problem.policy.objective == "rate":
-        return highest_factor(
-            everyone, lambda p: _fewest(p, rules), lambda p: _fits(p, rules), lambda p: _impossible(p, rules)
-        )
-    return _fewest(everyone, rules)
+        return highest_factor(everyone, _at_rates, lambda p: _fits(p, rules), lambda p: _impossible(p, rules))
+    return _at_rates(everyone)
+
+
+def _at_rates(problem: Problem) -> Plan:
+    if problem.policy.node_failure_headroom:
+        return with_headroom(problem, lambda p: _fewest(p, Rules.of(p)))
+    return _fewest(problem, Rules.of(problem))
 
 
 def _fewest(problem: Problem, rules: Rules) -> Plan:
@@ -47,6 +53,13 @@ def _fewest(problem: Problem, rules: Rules) -> Plan:
 
 
 def _fits(problem: Problem, rules: Rules) -> bool:
+    lost = largest_node(problem) if problem.policy.node_failure_headroom else None
+    if lost is not None:
+        return all(_all_placed(p, rules) for p in (problem, without_node(problem, lost)))
+    return _all_placed(problem, rules)
+
+
+def _all_placed(problem: Problem, rules: Rules) -> bool:
     if problem.policy.split == "weighted":
         return isinstance(WeightedSearch(problem, rules, Catalogue(problem.policy)).run(), Found)
     return isinstance(Search(problem, rules, _ways(problem)).run(), Found)
@@ -87,6 +100,7 @@ def _even(everyone: Problem, rules: Rules) -> Plan:
     out = {u.model for u in unplaced}
     possible = replace(everyone, demands=tuple(d for d in everyone.demands if d.model not in out))
     found, demands, cut_per_s = _placed_demands(possible, rules)
+    found = arranged(replace(problem, demands=demands), rules, found)
     originals = {d.model: d for d in possible.demands}
     for model, fits_per_s in cut_per_s.items():
         unplaced.append(left_out(originals[model], possible, rules, found.slots, fits_per_s))

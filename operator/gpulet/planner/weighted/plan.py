@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpulet.model.demand import Demand, ModelId
 from gpulet.model.device import Gpu
 from gpulet.model.plan import LatencyRule, Placed, Problem, Slot, Unplaced
+from gpulet.planner.arrange import arranged
 from gpulet.planner.eligibility import Rules
 from gpulet.planner.explain import hopeless
 from gpulet.planner.packing import GpuKey, key_of, slot_order
@@ -43,6 +44,7 @@ def weighted(problem: Problem, rules: Rules) -> Outcome:
         possible = replace(problem, demands=tuple(d for d in problem.demands if d.model not in gone))
         search = WeightedSearch(possible, rules, catalogue)
     found, demands, cut = _settled(search)
+    found = arranged(replace(problem, demands=demands), rules, found)
     return Outcome(found, _placed(found.slots, demands, problem, catalogue), demands, cut, out)
 
 
