@@ -40,6 +40,13 @@ async def serve(metrics: NodeMetrics, shares: Shares, port: int) -> web.AppRunne
 def _gpus(shares: Shares) -> list[GpuSeen]:
     owners = shares.withdrawn.read()
     return [
-        GpuSeen(g.uuid, g.product, g.driver, g.health, owners[g.uuid].reason if g.uuid in owners else "")
+        GpuSeen(
+            g.uuid,
+            g.product,
+            g.driver,
+            g.health,
+            owners[g.uuid].reason if g.uuid in owners else "",
+            len(shares.source.idle(g.uuid)) if g.health != "lost" else 0,
+        )
         for g in shares.source.gpus()
     ]

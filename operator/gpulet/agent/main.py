@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from gpulet.agent import tmpfs
@@ -15,6 +16,7 @@ from gpulet.agent.coexistence import Coexistence
 from gpulet.agent.config import AgentConfig, ConfigurationError, Identity, load
 from gpulet.agent.daemons import Daemons
 from gpulet.agent.exporter import serve
+from gpulet.agent.health_events import HealthEvents
 from gpulet.agent.plugin import Plugin
 from gpulet.agent.publish import Publisher
 from gpulet.agent.said import Said
@@ -36,6 +38,7 @@ _FIELD_MANAGER = "gpulet-agent"
 _TURN_POLL_S = 0.5
 _NODES_CDI = Path("/etc/cdi")
 _SWEEP_S = 60.0
+Look = Callable[[], Awaitable[object]]
 _PASSING = (KubeError, DeviceError, DeadlineError, MpsError, OSError)
 """What a later look may find mended."""
 
@@ -145,6 +148,7 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
             taint_clear_s=config.taint_clear_seconds,
             owners_known=coexistence.known,
         )
+        looks = (coexistence.look, HealthEvents(client, shares, events).look, publisher.look_for_changes)
         metrics = NodeMetrics()
         watcher = Watcher(client, shares, metrics, proc=config.proc_directory, period_s=config.verify_period_seconds)
 
@@ -165,7 +169,7 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
         await plugin.start()
         served = await serve(metrics, shares, config.metrics_port)
         log.info("node %s: %d GPUs (%s)", shares.node, len(shares.source.gpus()), shares.source.name)
-        duties = asyncio.create_task(_duties(config, shares, publisher, watcher, coexistence))
+        duties = asyncio.create_task(_duties(config, shares, publisher, watcher, looks))
         ended = asyncio.create_task(stopped.wait())
         await asyncio.wait({duties, ended}, return_when=asyncio.FIRST_COMPLETED)
         await plugin.stop()
@@ -181,7 +185,7 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
 
 
 async def _duties(
-    config: AgentConfig, shares: Shares, publisher: Publisher, watcher: Watcher, coexistence: Coexistence
+    config: AgentConfig, shares: Shares, publisher: Publisher, watcher: Watcher, looks: Sequence[Look]
 ) -> None:
     """What one agent of the node does alone: two of different versions would rewrite each other's slices."""
     with (config.state_directory / "turn").open("a") as file:
@@ -192,15 +196,15 @@ async def _duties(
         async with asyncio.TaskGroup() as tasks:
             for duty in (publisher.informer.run, publisher.run, watcher.pods.run, watcher.run):
                 tasks.create_task(duty())
-            tasks.create_task(_look_regularly(config, shares, publisher, coexistence))
+            tasks.create_task(_look_regularly(config, shares, looks))
 
 
-async def _look_regularly(config: AgentConfig, shares: Shares, publisher: Publisher, coexistence: Coexistence) -> None:
+async def _look_regularly(config: AgentConfig, shares: Shares, looks: Sequence[Look]) -> None:
     said, sweep_in_s = Said(log), 0.0
     while True:
         try:
-            await coexistence.look()
-            await publisher.look_for_changes()
+            for look in looks:
+                await look()
             if sweep_in_s <= 0:
                 sweep_in_s = _SWEEP_S
                 removed = await asyncio.to_thread(shares.sweep, Deadline(_SWEEP_S))

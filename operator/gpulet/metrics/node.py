@@ -19,6 +19,8 @@ class GpuSeen:
     health: str
     withdrawn: str
     """Who else owns it; empty: nobody."""
+    idle_instances: int = 0
+    """MIG instances that are kept without a share."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ class NodeMetrics:
         self._gpus = self._gauge("gpulet_node_gpu_info", "1 for each GPU.", "gpu", "product", "driver")
         self._healthy = self._gauge("gpulet_node_gpu_healthy", "1 healthy, 0 degraded or lost.", "gpu", "health")
         self._withdrawn = self._gauge("gpulet_node_gpu_withdrawn", "1: another owner has the GPU.", "gpu", "reason")
+        self._idle = self._gauge(
+            "gpulet_node_mig_instances_idle", "MIG instances that no share uses; they give way at once.", "gpu"
+        )
         place = ("namespace", "claim", "gpu", "device")
         self._percent = self._gauge("gpulet_node_share_compute_percent", "Prepared share of the device.", *place)
         self._memory = self._gauge("gpulet_node_share_memory_bytes", "Prepared memory.", *place)
@@ -69,11 +74,12 @@ class NodeMetrics:
 
     def gpus(self, seen: Iterable[GpuSeen]) -> None:
         """All GPUs of the node."""
-        for gauge in (self._gpus, self._healthy, self._withdrawn):
+        for gauge in (self._gpus, self._healthy, self._withdrawn, self._idle):
             gauge.clear()
         for gpu in seen:
             self._gpus.labels(gpu.uuid, gpu.product, gpu.driver).set(1)
             self._healthy.labels(gpu.uuid, gpu.health).set(float(gpu.health == "healthy"))
+            self._idle.labels(gpu.uuid).set(gpu.idle_instances)
             if gpu.withdrawn:
                 self._withdrawn.labels(gpu.uuid, gpu.withdrawn).set(1)
 
