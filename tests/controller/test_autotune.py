@@ -151,10 +151,10 @@ def test_a_job_is_made_again_only_when_the_share_has_moved_by_more_than_half(clu
     _ask(model, slo_ms=40)
     finish(cluster, adopted=False)
     assert planned_percent(cluster) == 40
-    _ask(model, slo_ms=22)
+    _ask(model, slo_ms=16)
     settle(cluster, passes=8)
     assert planned_percent(cluster) == 60 and jobs(cluster) == ["m-tuning"]
-    _ask(model, slo_ms=15)
+    _ask(model, slo_ms=10.9)
     settle(cluster, passes=8)
     assert planned_percent(cluster) == 80 and jobs(cluster) == ["m-tuning-2"]
     again = job(cluster, "m-tuning-2")

@@ -271,7 +271,7 @@ EXPLAINED = [
     ("NoDevice", demand("m", point(50), products=("NVIDIA-OTHER",)), "spec.products"),
     ("NoDevice", demand("m", point(50), mode="MIG"), "sharing.mode MIG"),
     ("NoDevice", demand("m", point(50), nodes=("elsewhere",)), "cannot be mounted on node gpu-1"),
-    ("ObjectiveInfeasible", demand("m", point(100, ms=8.2), ms=5), "5 is below the 16.4 ms"),
+    ("ObjectiveInfeasible", demand("m", point(100, ms=8.2), ms=5), "slo.latencyMilliseconds 5 is below the"),
     ("NoMemory", demand("m", point(50, memory_mib=90_000)), "needs 90000 MiB"),
     ("NoHostResources", demand("m", point(50), host_memory_mib=900_000), "podTemplate"),
     ("NoProfile", demand("m", point(50), fixed_batch=8), "batch 8"),

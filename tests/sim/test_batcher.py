@@ -10,6 +10,7 @@ from gpulet.model.profile import Profile
 from gpulet.sim.arrivals import bursty, poisson, recorded, split
 from gpulet.sim.batcher import Batcher, serve
 from gpulet.sim.service import ServiceTimes, of_slot
+from gpulet.sim.turns import turns
 from tests.planner.worlds import P, point
 
 TEN = ServiceTimes.constant([10.0] * 8)
@@ -106,3 +107,8 @@ def test_a_share_serves_at_the_times_of_its_profile() -> None:
     assert np.quantile(drawn, 0.99) / np.quantile(drawn, 0.5) == pytest.approx(1.2, rel=0.01)
     with pytest.raises(ValueError, match="measure one"):
         of_slot(profile, slot, "OTHER")
+
+
+def test_a_turn_comes_once_a_cycle_and_takes_what_waits_at_most_a_batch() -> None:
+    found = turns(np.array([1.0, 2.0, 3.0, 25.0]), cycle_ms=10, batch=2, service=ServiceTimes.constant([2.0, 4.0]))
+    assert found.tolist() == [13.0, 12.0, 19.0, 7.0]

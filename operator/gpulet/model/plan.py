@@ -66,7 +66,7 @@ class Slot:
         return tuple(turn.model for turn in self.turns) or (self.model,)
 
 
-LatencyRule = Literal["backlog", "half", "parvagpu"]
+LatencyRule = Literal["backlog", "half", "duty", "parvagpu"]
 
 
 Split = Literal["even", "weighted"]

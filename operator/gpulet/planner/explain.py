@@ -12,7 +12,7 @@ from gpulet.planner.assign import Fleet, insert
 from gpulet.planner.eligibility import Rules
 from gpulet.planner.packing import Packing
 from gpulet.planner.sanity import nothing_left
-from gpulet.planner.throughput import Option, options_of, surface, unloaded_ms, usable_points
+from gpulet.planner.throughput import Option, options_of, surface, unlimited, unloaded_ms, usable_points
 
 _LIMITS = (
     ("memory", "NoMemory", "GPU memory"),
@@ -115,21 +115,17 @@ def _memory_of(gpu: Gpu, option: Option) -> int:
 
 def _fastest(demand: Demand, points: list[ProfilePoint], policy: PlannerPolicy) -> str:
     """The objective that the fastest measured point could meet."""
-    margin = 1 + policy.interference_margin
 
     def needed_ms(point: ProfilePoint) -> float:
-        shared = point.mig is None and point.compute_percent < 100 and demand.isolation != "None"
-        slower = margin if shared else 1.0
-        mean_ms, p99_ms = point.mean_us * slower / 1000, max(point.p99_us, point.mean_us) * slower / 1000
-        return unloaded_ms(policy.latency_rule, mean_ms, p99_ms)
+        return unloaded_ms(policy.latency_rule, unlimited(demand, point, policy), demand.percentile / 100)
 
     best = min(points, key=lambda p: (needed_ms(p), p.compute_percent))
     least = f"{needed_ms(best):.3g} ms"
     where = f"MIG {best.mig}" if best.mig else f"{best.compute_percent} % of {best.product}"
     return (
         f"slo.latencyMilliseconds {demand.latency_ms:g} is below the {least} that the fastest measured point needs "
-        f"(batch {best.batch} on {where}, p99 {best.p99_us / 1000:.3g} ms; a request waits for the running batch, "
-        f"then for its own): raise the objective to at least {least}, or tune the model"
+        f"(batch {best.batch} on {where}, p99 {best.p99_us / 1000:.3g} ms) when it is all but idle: "
+        f"raise the objective to at least {least}, or tune the model"
     )
 
 

@@ -10,7 +10,7 @@ from gpulet.model.demand import Demand
 from gpulet.model.device import Gpu
 from gpulet.model.plan import PlannerPolicy, Slot
 from gpulet.model.profile import ProfilePoint
-from gpulet.planner.throughput import Option, option_of, usable_points
+from gpulet.planner.throughput import Option, fixed_parts, option_of, usable_points
 
 Share = tuple[str, str, int]
 """Product, MIG profile (empty: a whole GPU) and percent."""
@@ -102,8 +102,9 @@ class Catalogue:
 def _by_share(demand: Demand, points: tuple[ProfilePoint, ...], policy: PlannerPolicy) -> Mapping[Share, list[Option]]:
     anyone = replace(demand, requests_per_s=0.0)
     found: dict[Share, list[Option]] = defaultdict(list)
+    fixed = fixed_parts(demand, points)
     for point in points:
-        option = option_of(anyone, point, policy)
+        option = option_of(anyone, point, policy, fixed[point])
         if option is not None:
             found[option.product, option.mig, option.percent].append(option)
     return dict(sorted(found.items()))

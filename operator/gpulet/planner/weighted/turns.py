@@ -15,7 +15,7 @@ import numpy as np
 
 from gpulet.model.demand import Demand
 from gpulet.model.plan import LatencyRule
-from gpulet.planner.queueing import max_load
+from gpulet.planner.queueing import turn_load
 from gpulet.planner.throughput import PARVAGPU_PART, Option
 from gpulet.planner.weighted.catalogue import Catalogue
 from gpulet.planner.weighted.market import ALONE, Floats, Ints, Market
@@ -121,7 +121,7 @@ def sustained_per_s(demand: Demand, batch: int, cycle_ms: float, rule: LatencyRu
 
 def _fill(demand: Demand, batch: int, rule: LatencyRule) -> float:
     """The part of a batch that the mean arrivals of a cycle may fill."""
-    return max_load(batch, 0, demand.percentile / 100) if rule == "backlog" else 1.0
+    return turn_load(batch, demand.percentile / 100) if rule == "backlog" else 1.0
 
 
 def predicted_in_turn_ms(cycle_ms: float, busy_ms: float, rule: LatencyRule) -> float:
