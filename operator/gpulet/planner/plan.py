@@ -26,6 +26,8 @@ from gpulet.planner.weighted.search import WeightedSearch
 
 _BOUND_TOLERANCE = 1e-4
 _ROUNDS = 3
+MOST_SINGLY = 100
+"""Models of an even split that are planned one by one: beyond, that takes long and leaves more GPUs over the bound."""
 
 
 def plan(problem: Problem) -> Plan:
@@ -49,7 +51,12 @@ def _at_rates(problem: Problem) -> Plan:
 
 
 def _fewest(problem: Problem, rules: Rules) -> Plan:
-    return _weighted(problem, rules) if problem.policy.split == "weighted" else _even(problem, rules)
+    return _weighted(problem, rules) if _by_prices(problem) else _even(problem, rules)
+
+
+def _by_prices(problem: Problem) -> bool:
+    """Whether the method of slot prices plans: under a weighted split, and for fleets beyond the exact programs."""
+    return problem.policy.split == "weighted" or len(problem.demands) > MOST_SINGLY
 
 
 def _fits(problem: Problem, rules: Rules) -> bool:
@@ -60,14 +67,14 @@ def _fits(problem: Problem, rules: Rules) -> bool:
 
 
 def _all_placed(problem: Problem, rules: Rules) -> bool:
-    if problem.policy.split == "weighted":
+    if _by_prices(problem):
         return isinstance(WeightedSearch(problem, rules, Catalogue(problem.policy)).run(), Found)
     return isinstance(Search(problem, rules, _ways(problem)).run(), Found)
 
 
 def _impossible(problem: Problem, rules: Rules) -> bool:
     """Whether the bound says that not all models fit the GPUs there are."""
-    if problem.policy.split == "weighted":
+    if _by_prices(problem):
         return WeightedSearch(problem, rules, Catalogue(problem.policy)).impossible()
     packing, fleet = Packing(problem, rules), Fleet.of(problem, rules)
     return not program.choose(problem, packing, fleet, _ways(problem), unit_price=True).feasible

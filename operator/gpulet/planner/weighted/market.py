@@ -88,6 +88,8 @@ class Market:
     """Per model: kind -> options, best first."""
     relaxed: tuple[str, ...]
     """Limits that the blocks leave out beyond memory, clients and hosts."""
+    uniform: bool = False
+    """All replicas of a model are alike (even split)."""
 
     @property
     def kinds(self) -> int:
@@ -221,7 +223,8 @@ class _Build:
         per_s = np.array([row for row, _ in found]).reshape(len(self.demands), self.kinds)
         rates = np.array([max(d.requests_per_s, _LEAST_RATE_PER_S) for d in self.demands])
         relaxed = () if self.pools is not None else ("isolation",)
-        return Market(self.demands, rates, self.sorts, self.blocks, per_s, [w for _, w in found], relaxed)
+        ways, uniform = [w for _, w in found], problem.policy.split == "even"
+        return Market(self.demands, rates, self.sorts, self.blocks, per_s, ways, relaxed, uniform)
 
     def _row(self, demand: Demand) -> tuple[Floats, Mapping[int, tuple[Option, ...]]]:
         per_s = np.zeros(self.kinds)

@@ -46,9 +46,9 @@ class _Family:
     cap: float
 
 
-def patterns_of(market: Market, *, mixed: bool = True) -> Patterns:
-    """``mixed``: False if all replicas of a model have to be of one kind (even split)."""
-    families = [_family(market, index, block, mixed=mixed) for index, block in enumerate(market.blocks)]
+def patterns_of(market: Market) -> Patterns:
+    """In a uniform market a pattern is so many replicas of one kind: the family has all there are."""
+    families = [_family(market, index, block, mixed=not market.uniform) for index, block in enumerate(market.blocks)]
     cells = max((len(f.counts) for f in families), default=1) * max(1, market.kinds)
     step = max(1, _CHUNK_CELLS // cells)
     models, counts = [], []

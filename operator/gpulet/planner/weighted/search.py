@@ -38,8 +38,6 @@ _BOUND_TOLERANCE = 1e-4
 _EPSILON = 1e-6
 COVERS = (
     "replicas",
-    "mixed sizes per model",
-    "weighted split",
     "batch",
     "instances",
     "mps",
@@ -68,7 +66,7 @@ class WeightedSearch:
         """The best plan without turns, or, where policy has it, with turns if that is cheaper."""
         try:
             answer = self._alone()
-            if not self.problem.policy.time_sharing or self.market.impossible():
+            if not self._takes_turns() or self.market.impossible():
                 return answer
             return with_sharing(self.problem, self.rules, self.catalogue, self.fleet, self.market, answer)
         except (ArithmeticError, ValueError) as error:
@@ -124,10 +122,13 @@ class WeightedSearch:
         """Whether an answer lacks slots, or costs more than ``cost``."""
         return _short(self.market, replicas, columns) or cost_of_columns(self.market, columns) > cost + _EPSILON
 
+    def _takes_turns(self) -> bool:
+        return self.problem.policy.time_sharing and not self.market.uniform
+
     def bound(self) -> float:
         """No plan costs less."""
         patterns = patterns_of(self.market)
-        if self.problem.policy.time_sharing:
+        if self._takes_turns():
             return self._rounded(bound_with_turns(self.market, patterns, self.catalogue, self.problem.policy))
         return self._rounded(prices_of(self.market, patterns).bound)
 
@@ -150,13 +151,16 @@ class WeightedSearch:
 
     def _found(self, packing: Packing, prices: Prices, exact: Aggregate) -> Found:
         cost = cost_of(packing, self.fleet)
-        covers = tuple(c for c in COVERS if c not in self.market.relaxed)
-        kind: BoundKind = "proven" if _proves(prices, exact) else "pattern"
+        split = ("one option per model", "even split") if self.market.uniform else ("mixed sizes", "weighted split")
+        covers = (*split, *(c for c in COVERS if c not in self.market.relaxed))
+        # Of uniform replicas the family of patterns has every one there is.
+        kind: BoundKind = "proven" if self.market.uniform or _proves(prices, exact) else "pattern"
         return Found(packing.all_slots(), cost, min(self._bound(prices, exact), cost), covers, kind)
 
     def _exact(self, integers: int) -> Aggregate:
         """The referee where it is quick; else nothing is known."""
-        if all(block.complete for block in self.market.blocks) and size_of(self.market) <= integers:
+        listed = all(block.complete for block in self.market.blocks)
+        if listed and not self.market.uniform and size_of(self.market) <= integers:
             return aggregate(self.market)
         return Aggregate(feasible=True)
 

@@ -6,6 +6,7 @@ seat is placed by best fit, in another size if need be.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -87,7 +88,8 @@ class Seating:
                 kind = self.kind_of(one.slot, index)
                 if kind is None or left[index, kind] < 1 or not self.packing.fits(one.slot):
                     continue
-                if one.option.replica_per_s >= self.market.per_s[index, kind] * COVERED:
+                alike = not self.market.uniform or same_way(one.option, self.market.ways[index][kind][0])
+                if alike and one.option.replica_per_s >= self.market.per_s[index, kind] * COVERED:
                     self.packing.add(one.slot)
                     self._stay[key_of(one.slot.device)].append(one.slot)
                     left[index, kind] -= 1
@@ -217,6 +219,8 @@ def covered(packing: Packing, fleet: Fleet, market: Market, model: int, held: Ma
 
     GPUs in use come first, then the size that takes least, of those that carry all that is missing if any does.
     """
+    if market.uniform:
+        return _covered_alike(packing, fleet, market, model, held)
     demand = market.demands[model]
     known = {one.slot: one.option for one in held.get(demand.model, ())}
     options = sorted({o for ways in market.ways[model].values() for o in ways})
@@ -232,6 +236,53 @@ def covered(packing: Packing, fleet: Fleet, market: Market, model: int, held: Ma
         if slot is None:
             return False
         packing.add(slot)
+
+
+_WAY = ("product", "mig", "percent", "batch", "instances", "memory_mib")
+
+
+def same_way(a: Option, b: Option) -> bool:
+    """Whether two options are the same kind of replica."""
+    return all(getattr(a, name) == getattr(b, name) for name in _WAY)
+
+
+def _covered_alike(
+    packing: Packing, fleet: Fleet, market: Market, model: int, held: Mapping[ModelId, list[Held]]
+) -> bool:
+    """More of what is there; if that finds no room, or nothing is there, all of the option that takes least."""
+    name = market.demands[model].model
+    options = sorted({o for ways in market.ways[model].values() for o in ways})
+    if packing.slots[name]:
+        first = packing.slots[name][0]
+        known = {one.slot: one.option for one in held.get(name, ())}
+        if _grown(packing, fleet, market, model, known.get(first) or _option_of(packing, first, options)):
+            return True
+    example = {g.product: g for g in reversed(fleet.allowed[name])}
+    usable = [o for o in options if o.product in example]
+    usable.sort(key=lambda o: (_number(market, model, o) * volume(o, example[o.product]), o))
+    for option in usable:
+        mark = packing.mark()
+        packing.remove_all(name)
+        if _grown(packing, fleet, market, model, option):
+            return True
+        packing.back_to(mark)
+    return False
+
+
+def _number(market: Market, model: int, option: Option) -> int:
+    return max(1, math.ceil(float(market.rates[model]) / option.replica_per_s - 1e-9))
+
+
+def _grown(packing: Packing, fleet: Fleet, market: Market, model: int, option: Option) -> bool:
+    name = market.demands[model].model
+    while len(packing.slots[name]) < _number(market, model, option):
+        slot = best_slot(packing, fleet, name, option)
+        if slot is None:
+            return False
+        packing.add(slot)
+    for slot in packing.slots[name][_number(market, model, option) :]:
+        packing.remove(slot)
+    return True
 
 
 def carried_per_s(packing: Packing, market: Market, model: int) -> float:

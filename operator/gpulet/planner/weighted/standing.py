@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +31,7 @@ def standing(problem: Problem, packing: Packing, fleet: Fleet, catalogue: Catalo
     for slot in set(problem.current):
         crowd[key_of(slot.device)] += 1
     found: dict[ModelId, list[Held]] = defaultdict(list)
+    uniform = problem.policy.split == "even"
     for slot in set(problem.current):
         demand, room = packing.demands.get(slot.model), packing.rooms.get(key_of(slot.device))
         if demand is None or room is None or slot.turns or not fleet.allows(slot.model, room.gpu):
@@ -38,8 +39,11 @@ def standing(problem: Problem, packing: Packing, fleet: Fleet, catalogue: Catalo
         option = catalogue.of_slot(slot, demand, room.gpu)
         if option is not None:
             found[slot.model].append(Held(slot, option))
-    for held in found.values():
+    for model, held in found.items():
         held.sort(key=lambda h: (-crowd[key_of(h.slot.device)], -h.option.replica_per_s, slot_order(h.slot)))
+        if uniform:
+            most = max(Counter(h.option for h in held).items(), key=lambda item: (item[1], item[0]))[0]
+            found[model] = [h for h in held if h.option == most]
     return found
 
 
