@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ async def test_a_hundred_bad_objects_are_refused_with_the_field_named(client: Cl
         try:
             await client.create(manifest, dry_run=True)
         except InvalidError as error:
-            if field not in str(error):
+            if not _names(field, str(error)):
                 wrong.append(f"{title}: the message does not name {field}: {error}")
         else:
             wrong.append(f"{title}: accepted")
@@ -59,6 +60,13 @@ async def test_a_hundred_bad_objects_are_refused_with_the_field_named(client: Cl
     assert len(asked) >= 100
     await asyncio.gather(*(ask(*case) for case in asked))
     assert not wrong, "\n".join(wrong)
+
+
+def _names(field: str, message: str) -> bool:
+    """Whether the API server's own words have the field as a path or its end; verb, URL and kind do not count."""
+    words = re.split(r" is invalid: |: ", message, maxsplit=1)[-1]
+    words = words.split(" is invalid: ")[-1]
+    return re.search(rf"(?<![\w-]){re.escape(field)}(?![\w-])", words) is not None
 
 
 def good() -> list[tuple[str, dict[str, Any]]]:

@@ -22,13 +22,7 @@ from e2e.cluster.images import build, load_into
 from e2e.cluster.layout import find
 from e2e.cluster.paths import REPOSITORY, cache_root, state_root
 
-pytestmark = [
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("GPULET_REQUIRE_E2E"),
-        reason="the local cluster makes network namespaces: run as root",
-    ),
-]
+pytestmark = pytest.mark.timeout(600)
 NAME = "cluster-test"
 RESTRICTED = {
     "allowPrivilegeEscalation": False,

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from e2e.cluster import local
 from e2e.cluster.commands import say
 from e2e.demo import install, models
 from e2e.kubectl import Kubectl
+from gpulet.v2.client import V2Client, V2Error
 
 pytestmark = pytest.mark.timeout(400)
 NAME, NAMESPACE = "ctl", "ctl"
@@ -312,6 +314,54 @@ def test_a_quota_s_words_are_on_the_tuning_job_until_the_quota_goes(kubectl: Kub
     finally:
         kubectl.run("-n", NAMESPACE, "delete", "resourcequota", "none")
     install.eventually("the search to start", lambda: said()["reason"] == "Searching", timeout_s=90)
+
+
+class Caller:
+    """Sends one request after the other to a model's Service, each on a connection of its own, and counts."""
+
+    def __init__(self, kubectl: Kubectl, name: str) -> None:
+        service = kubectl.get("service", name, NAMESPACE) or {}
+        self._host, self._name = service["spec"]["clusterIP"], name
+        self.answered, self.lost = 0, list[str]()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._call, daemon=True)
+
+    def __enter__(self) -> "Caller":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _call(self) -> None:
+        with V2Client(8000, host=self._host) as client:
+            body, headers = client.batch(client.metadata(self._name), 1)
+        while not self._stop.wait(0.15):
+            try:
+                with V2Client(8000, host=self._host, timeout_s=20) as client:
+                    client.infer(self._name, body, headers)
+                self.answered += 1
+            except V2Error as error:
+                self.lost.append(str(error))
+
+
+def test_a_rollout_loses_no_request(kubectl: Kubectl) -> None:
+    """The old share serves until the new one does, leaves the Service, and drains."""
+    kubectl.apply(model("rolled"))
+    install.eventually("it to serve", lambda: ready(kubectl, "rolled"), timeout_s=120)
+    (before,) = (s["metadata"]["name"] for s in shares(kubectl))
+    with Caller(kubectl, "rolled") as caller:
+        time.sleep(3)
+        kubectl.apply(model("rolled", podTemplate={"labels": {"version": "two"}}))
+
+        def rolled() -> bool:
+            names = [s["metadata"]["name"] for s in shares(kubectl)]
+            return len(names) == 1 and names != [before] and ready(kubectl, "rolled")
+
+        install.eventually("the new share alone", rolled, timeout_s=150)
+        time.sleep(3)
+    assert caller.lost == [] and caller.answered > 20
 
 
 @pytest.mark.parametrize(

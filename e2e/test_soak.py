@@ -1,4 +1,4 @@
-"""The long series: twenty kills at random moments, models that come and go; it ends as a quiet run does."""
+"""The long series: twenty kills at random moments, models that come and go; it comes to rest as the plan has it."""
 
 import os
 import random
@@ -53,6 +53,7 @@ def test_twenty_kills_at_random_moments_leave_the_end_state_as_it_is(running: Ru
         victim, node = chance.choice(kills.VICTIMS), chance.choice(["node1", "node2"])
         say(f"{number + 1} of {KILLS}: {kills.kill(running.cluster, running.kubectl, victim, node)}")
     eventually("the cluster to come to rest", lambda: at_rest(running), timeout_s=900, period_s=5)
+    assert endstate.gpulets(running.kubectl) == endstate.planned(endstate.plan(running.kubectl))
     expected = endstate.expected_node_files(running.kubectl, running.cluster)
     eventually("nodes to hold what runs", lambda: endstate.node_files(running.cluster) == expected, timeout_s=120)
 

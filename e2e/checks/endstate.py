@@ -1,6 +1,8 @@
 """The state that a cluster comes to rest in, in a form that two runs can be compared in."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from typing import Any
 
@@ -11,6 +13,14 @@ from gpulet.controller.inventory import quantity
 
 Share = tuple[str, str, str, int, int, tuple[str, ...]]
 """(node, GPU, MIG placement, percent, memory MiB, models)."""
+
+
+def plan(kubectl: Kubectl) -> dict[str, Any]:
+    """The JSON of `gpulet plan --from-cluster`: what the controller would have now."""
+    command = [sys.executable, "-m", "gpulet.cli.main", "plan", "--from-cluster", "-o", "json"]
+    command += ["--kubeconfig", str(kubectl.kubeconfig)]
+    made: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return made
 
 
 def planned(plan: dict[str, Any]) -> Counter[Share]:

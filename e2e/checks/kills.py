@@ -11,7 +11,7 @@ VICTIMS = ("gpulet-controller", "gpulet-agent", "gpulet-mps-runner", "kubelet")
 def kill(cluster: Layout, kubectl: Kubectl, victim: str, node: str) -> str:
     """Ends ``victim`` (on ``node``, where it runs on each) without grace; answers what was done."""
     if victim == "kubelet":
-        local.restart(cluster, f"{node}-kubelet", say)
+        local.restart(cluster, f"{node}-kubelet", say, gently=False)
         return f"kubelet {node}"
     of_node = [] if victim == "gpulet-controller" else ["--field-selector", f"spec.nodeName={node}"]
     namespace = "gpulet-system" if victim == "gpulet-controller" else "gpulet-node"

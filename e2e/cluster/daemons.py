@@ -42,9 +42,9 @@ def running(cluster: Layout, name: str) -> int | None:
     return None
 
 
-def stop(cluster: Layout, name: str, timeout_s: float = 10.0) -> None:
+def stop(cluster: Layout, name: str, timeout_s: float = 10.0, *, gently: bool = True) -> None:
     """End a daemon's main process, gently first. What it started (containerd: the pods) lives on."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, signal.SIGKILL) if gently else (signal.SIGKILL,):
         if (pid := running(cluster, name)) is None:
             return
         cgroups.send(pid, number)

@@ -111,13 +111,13 @@ def processes(cluster: Layout) -> dict[str, int | None]:
     return {name: daemons.running(cluster, name) for name in names}
 
 
-def restart(cluster: Layout, daemon: str, progress: Progress) -> None:
-    """End one daemon and start it again, as an upgrade or a crash of it would; the pods of its node live on."""
+def restart(cluster: Layout, daemon: str, progress: Progress, *, gently: bool = True) -> None:
+    """End one daemon and start it again, as an upgrade (or, not gently, a crash) would; its node's pods live on."""
     if daemon not in processes(cluster) or daemon.endswith(node.HOLDER):
         known = ", ".join(name for name in processes(cluster) if not name.endswith(node.HOLDER))
         raise SystemExit(f"{daemon}: no such daemon; there are {known}")
     with locked(_lock(cluster.name)):
-        daemons.stop(cluster, daemon)
+        daemons.stop(cluster, daemon, gently=gently)
     up(cluster.name, progress)
 
 
