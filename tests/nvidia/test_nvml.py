@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pynvml as nv
 import pytest
 from tests.fake_nvml.library import FakeNvml
 from tests.nvidia.machines import REAL_GPU, placement
 
+from gpulet.nvidia import nvml_mig
 from gpulet.nvidia.nvml import NvmlSource
 from gpulet.nvidia.source import DeviceError, MigMode
 from gpulet.nvidia.tables import PRODUCTS
@@ -71,6 +73,29 @@ def test_placements_and_names_are_the_same_with_mig_off_and_on(fake_nvml: FakeNv
     assert set(off) == set(PRODUCTS["NVIDIA-H100-80GB-HBM3"].placements)
 
 
+@pytest.mark.parametrize(
+    ("total_gib", "names"),
+    [
+        (39.6, ["1g.5gb", "1g.10gb", "3g.20gb", "7g.40gb"]),
+        (79.6, ["1g.10gb", "1g.20gb", "3g.40gb", "7g.80gb"]),
+        (93.6, ["1g.12gb", "1g.24gb", "3g.47gb", "7g.94gb"]),
+        (95.6, ["1g.12gb", "1g.24gb", "3g.48gb", "7g.96gb"]),
+        (140.4, ["1g.18gb", "1g.35gb", "3g.71gb", "7g.141gb"]),
+        (179.1, ["1g.23gb", "1g.45gb", "3g.90gb", "7g.180gb"]),
+        (185.1, ["1g.23gb", "1g.47gb", "3g.93gb", "7g.186gb"]),
+        (268.6, ["1g.34gb", "1g.67gb", "3g.135gb", "7g.269gb"]),
+        (277.6, ["1g.35gb", "1g.70gb", "3g.139gb", "7g.278gb"]),
+    ],
+)
+def test_names_that_the_driver_does_not_tell_are_nvidias(total_gib: float, names: list[str]) -> None:
+    """A100-40 to GB300, as NVIDIA's MIG user guide and mig-parted's configuration name them."""
+    total = int(total_gib * (1 << 30))
+    # An instance has somewhat less than its eighths: the driver keeps some for itself.
+    sizes = [(1, 1), (1, 2), (3, 4), (7, 8)]
+    made = [nvml_mig.profile_name(slices, int(total / 8 * eighths * 0.98) >> 20, total) for slices, eighths in sizes]
+    assert made == names
+
+
 def test_no_grid_is_taken_for_granted(fake_nvml: FakeNvml) -> None:
     """A grid of 12 memory and 4 compute slices, whose variants (+me, -me) are not offered."""
     (uuid,) = fake_nvml.machine("pro6000")
@@ -96,10 +121,6 @@ def test_tables_are_asked_only_where_the_driver_does_not_tell(fake_nvml: FakeNvm
 
 def test_foreign_instances_are_seen_whatever_their_profile(fake_nvml: FakeNvml, source: NvmlSource) -> None:
     """A variant that we never offer, half-made ones and divided ones: all are in the way."""
-    import pynvml as nv
-
-    from gpulet.nvidia import nvml_mig
-
     fake_nvml.set(H100, mig=1, pending=1)
     uuid = _uuids(source)[H100]
     handle = nv.nvmlDeviceGetHandleByUUID(uuid)

@@ -50,17 +50,20 @@ def profiles(handle: Any) -> list[Profile]:
         named = optional(lambda number=number: nv.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=2))  # type: ignore[misc]
         name = str(named.name).removeprefix("MIG ") if named is not None else ""
         # With MIG off the driver may know profiles but not their names; variants then look like their plain profile.
-        name = name or _name(info.sliceCount, int(info.memorySizeMB), total)
+        name = name or profile_name(info.sliceCount, int(info.memorySizeMB), total)
         if name not in found:
             starts = tuple(sorted((p.start, p.size) for p in _possible_placements(handle, info.id)))
             found[name] = Profile(info.id, name, info.sliceCount, int(info.memorySizeMB), starts)
     return list(found.values())
 
 
-def _name(slices: int, memory_mib: int, total_bytes: int) -> str:
-    """As NVIDIA names profiles: memory in eighths of the GPU's (rounded up), of the GPU's GiB (rounded up)."""
+def profile_name(slices: int, memory_mib: int, total_bytes: int) -> str:
+    """As NVIDIA names profiles: memory in eighths of the GPU's (rounded up), of the GPU's GiB (rounded up).
+
+    A half is rounded up (an H200's 70.5 is 3g.71gb), which Python's ``round`` would not do.
+    """
     part = math.ceil(memory_mib * _MIB / total_bytes * _NAMING_PARTS) / _NAMING_PARTS
-    return f"{slices}g.{round(part * math.ceil(total_bytes / _GIB))}gb"
+    return f"{slices}g.{math.floor(part * math.ceil(total_bytes / _GIB) + 0.5)}gb"
 
 
 def _possible_placements(handle: Any, profile: int) -> list[Any]:
