@@ -111,11 +111,7 @@ def highest_factor(
 
     Without ``exact`` only the first, short round: what it reaches may be a little below the ideal, the bound is not.
     """
-    asked = [(model.name, rate) for model, rate in demands if rate > 0]
-    names, rates = [name for name, _ in asked], np.array([rate for _, rate in asked])
-    parts = [table[size].of(names) / rates for size in grid.sizes]
-    cuts = [[cut.count(size) for size in grid.sizes] for cut in grid.cuts()]
-    program = _Factors(parts, np.array(cuts, dtype=float), gpus)
+    program = _program(demands, gpus, grid, table)
     bound, worth = program.relaxed()
     bound *= 1 + CLOSE
     if bound <= known * (1 + gap):
@@ -130,6 +126,19 @@ def highest_factor(
         reached = max(reached, better)
         bound = min(bound, max(reached, proven * (1 + CLOSE)))
     return Factor(reached, max(reached, bound))
+
+
+def factor_bound(demands: Sequence[tuple[Service, float]], gpus: int, grid: Grid, table: Mapping[int, Uses]) -> float:
+    """No plan in the space reaches a higher factor: the relaxation alone, in a moment."""
+    return _program(demands, gpus, grid, table).relaxed()[0] * (1 + CLOSE)
+
+
+def _program(demands: Sequence[tuple[Service, float]], gpus: int, grid: Grid, table: Mapping[int, Uses]) -> _Factors:
+    asked = [(model.name, rate) for model, rate in demands if rate > 0]
+    names, rates = [name for name, _ in asked], np.array([rate for _, rate in asked])
+    parts = [table[size].of(names) / rates for size in grid.sizes]
+    cuts = [[cut.count(size) for size in grid.sizes] for cut in grid.cuts()]
+    return _Factors(parts, np.array(cuts, dtype=float), gpus)
 
 
 class _Factors:

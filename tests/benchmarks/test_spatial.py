@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import synthetic
-from benchmarks.spatial import RATES_PER_S, TOLERANCE, World, as_table, bisected, main, run, scenarios, synthetic_world
+from benchmarks.spatial import RATES_PER_S, World, as_table, main, run, scenarios, synthetic_world
 
 MODELS = synthetic.services()
+ROUNDING = 1.001
+"""The planner halves an interval, not for ever."""
 
 
 def test_there_are_1023_mixes_and_each_is_there_once() -> None:
@@ -20,16 +22,6 @@ def test_there_are_1023_mixes_and_each_is_there_once() -> None:
 def test_few_scenarios_are_spread_over_all() -> None:
     indices = [index for index, _ in scenarios(MODELS, 32)]
     assert max(indices) - min(indices) > 900
-
-
-@pytest.mark.parametrize("peak", [0.05, 1.0, 37.0])
-def test_a_factor_is_found_from_any_guess(peak: float) -> None:
-    found = bisected(lambda factor: factor <= peak, guess=1.0)
-    assert peak / TOLERANCE <= found <= peak
-
-
-def test_no_factor_is_zero() -> None:
-    assert bisected(lambda factor: False, guess=1.0) == 0
 
 
 def test_the_synthetic_gpu_has_knees_and_neighbours_slow_down() -> None:
@@ -63,9 +55,9 @@ def test_a_run_says_what_every_planner_reaches(small: World) -> None:
         assert 0 < row["temporal"] <= row["idealBound"] * (1 + 1e-6)
         assert max(row["elastic"], row["selfTuning"], row["temporal"]) <= row["ideal"] <= row["idealBound"] + 1e-9
         # Ours may use more than two parts: at least what it reaches without turns, and less beside neighbours.
-        assert row["oursAlone"] <= row["ours"] * TOLERANCE
-        assert row["oursBeside"] <= row["ours"] * TOLERANCE
-        assert row["ours"] * TOLERANCE >= row["temporal"]
+        assert row["oursAlone"] <= row["ours"] * ROUNDING
+        assert row["oursBeside"] <= row["ours"] * ROUNDING
+        assert row["ours"] * ROUNDING >= row["temporal"]
     assert result["planners"]["temporal"]["timesTemporal"] == 1
 
 
