@@ -36,12 +36,13 @@ lint: .venv/.ready ## ruff, mypy strict, import contracts, drift of what is gene
 	$(PY) -m gpulet.api.crds check crds
 
 unit: env ## tests that need no cluster
-	$(PY) -m pytest tests
+	$(PY) -m pytest tests -m 'not soak'
 
 test: lint unit ## everything: lint, unit, real API server, real cluster, demo with kills
 	$(PY) -m pytest e2e -m 'not soak'
 
-soak: env ## the long series: twenty kills, churn
+soak: env ## the long series: three hundred kills of the node's parts, twenty in a cluster, churn
+	$(PY) -m pytest tests/agent/test_soak.py -m soak -s
 	$(PY) -m pytest e2e -m soak
 
 demo: .venv/.ready ## a cluster, Gpulet, models, load, a tuning job, and a table of what happened

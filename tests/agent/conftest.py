@@ -68,7 +68,8 @@ class Rig:
         # It looks more often than in its pod: hundreds of daemons come and go here.
         code = "from gpulet.agent import runner; from gpulet.cli.main import main; runner._TICK_S = 0.02; main()"
         arguments = [sys.executable, "-c", code, "mps-runner", "--root", str(self.mps)]
-        return subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+        # It ends with the test, however that ends.
+        return subprocess.Popen(["setpriv", "--pdeathsig", "TERM", "--", *arguments], stdout=subprocess.DEVNULL)
 
     def prepare(self, claim: dict[str, Any], patience_s: float = 0.0) -> Any:
         """As the kubelet would ask; conflicts are not waited for unless told."""

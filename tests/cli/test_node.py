@@ -154,9 +154,10 @@ def test_every_missing_part_is_a_finding_with_a_remedy(healthy: NodePart) -> Non
         "DaemonSet gpulet-node/gpulet-mps-runner",
         "gpulet-agent on node1",
         "gpulet-mps-runner on node1",
-        "node node1",
     }
     assert all(f.remedy for f in found.values())
+    (nothing,) = problems(replace(healthy, slices=[], claims=[]))
+    assert nothing.message == "publishes no GPU" and "source: nvml" in nothing.remedy
     (everywhere,) = [f for f in problems(bare, None) if f.object == "cluster"]
     assert "kubectl apply" in everywhere.remedy
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from gpulet.agent.config import faults
 from gpulet.agent.devices import NodeDevice
 from gpulet.agent.files import remove, write_atomically
 from gpulet.api import names
@@ -158,8 +159,7 @@ def _config(who: str, allocation: dict[str, Any], request: str) -> ShareConfig:
         try:
             config = ShareConfig.model_validate(opaque["parameters"])
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise ClaimRefusedError(f"{who}: spec.devices.config opaque parameters: {wrong}") from error
+            raise ClaimRefusedError(f"{who}: spec.devices.config opaque parameters: {faults(error)}") from error
     return config
 
 

@@ -93,6 +93,11 @@ class Identity(_Part):
     pod_uid: Annotated[str, Field(min_length=1, max_length=64)]
 
 
+def faults(error: ValidationError) -> str:
+    """Each wrong field with what is wrong about it, on one line."""
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in error.errors())
+
+
 def load(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[AgentConfig, Identity]:
     """The configuration in ``path`` (empty: all defaults) and the pod's identity; raises ConfigurationError."""
     try:
@@ -102,12 +107,16 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> tuple[Agent
         raise ConfigurationError(
             f"agent configuration {path}: {error.strerror}; mount ConfigMap gpulet-agent"
         ) from error
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigurationError(f"agent configuration {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"agent configuration {path}: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        # One line: it is what the pod's status and gpulet doctor show.
+        raise ConfigurationError(f"agent configuration {path}: {faults(error)}") from error
     try:
         identity = Identity(node_name=environment.get("NODE_NAME", ""), pod_uid=environment.get("POD_UID", ""))
     except ValidationError as error:
         raise ConfigurationError(
-            f"environment NODE_NAME and POD_UID must come from the pod's spec.nodeName and metadata.uid: {error}"
+            "environment NODE_NAME and POD_UID must come from the pod's spec.nodeName and metadata.uid: "
+            f"{faults(error)}"
         ) from error
     return config, identity

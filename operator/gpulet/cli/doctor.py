@@ -155,7 +155,9 @@ def _why(pod: Raw) -> str:
 def _gpus(part: NodePart, node: Raw) -> Iterator[Finding]:
     name = node["metadata"]["name"]
     found = facts(part, node)
-    if not found["gpus"]:
+    has_agent = any(_is(p, _AGENT) and _ready(p) and p["spec"].get("nodeName") == name for p in part.parts())
+    # Without an agent, that is what has to be mended.
+    if not found["gpus"] and has_agent:
         yield Finding(
             "problem",
             f"node {name}",
