@@ -1,5 +1,6 @@
 """MIG instances between shares: kept idle, giving way, never a foreign one touched, on simulated GPUs and over NVML."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from gpulet.agent.instances import KeptInstances
 from gpulet.agent.slices import plan_pool
 from gpulet.nvidia.source import DeviceError, DeviceSource
+from tests.fake_nvml.library import FakeNvml
 from tests.nvidia.machines import FakeMachine, FaultyMachine, SimulatedMachine, placement
 
 
@@ -265,3 +267,24 @@ def test_after_a_change_of_mode_the_gpu_is_published_anew(machine: FaultyMachine
     cut = plan(whole)
     assert {found["spec"]["pool"]["generation"] for found in cut} == {2}
     assert len(devices(cut)) == 18 and all(name.startswith("gpu-0-mig-") for name in devices(cut))
+
+
+@pytest.mark.case("A25")
+def test_a_removal_that_was_cut_short_is_finished(fake_nvml: FakeNvml, keeper: Any, tmp_path: Path) -> None:
+    """The agent died when the compute instance was gone and the GPU instance was not."""
+    machine = FakeMachine(fake_nvml, tmp_path)
+    uuid = machine.hopper
+    make = functools.partial(keeper, machine.source(), idle_s=0.0)
+    for finish in (
+        lambda: make().destroy_instance(uuid, "3g.40gb", 4),
+        lambda: make().reclaim(uuid, set(), set()),
+    ):
+        make().create_instance(uuid, placement(machine.source(), uuid, "3g.40gb", 4))
+        fake_nvml.fail("nvmlGpuInstanceDestroy", 999)
+        with pytest.raises(DeviceError):
+            make().destroy_instance(uuid, "3g.40gb", 4)
+        fake_nvml.heal()
+        assert [i.uuid for i in make().instances(uuid)] == [""]
+        finish()
+        assert fake_nvml.instances(1) == 0
+        assert list((tmp_path / "instances").glob("*")) == []

@@ -190,7 +190,10 @@ class KeptInstances:
         return self._folder / f"{uuid}.json"
 
     def _read(self, uuid: str, existing: Collection[MigInstance]) -> list[Kept]:
-        """What is on file and still there; one that is about to be made need not be."""
+        """What is on file and still there; one that is about to be made need not be.
+
+        One that lost its compute instance is ours too: its removal was cut short.
+        """
         try:
             content = json.loads(self._path(uuid).read_text())
             kept = [Kept(**entry) for entry in content["instances"]]
@@ -202,7 +205,7 @@ class KeptInstances:
             log.error("%s cannot be read (%s): the GPU's instances count as somebody else's", self._path(uuid), error)
             return []
         there = {(i.profile, i.start, i.uuid) for i in existing}
-        return [k for k in kept if k.uuid is None or (k.profile, k.start, k.uuid) in there]
+        return [k for k in kept if k.uuid is None or there & {(k.profile, k.start, k.uuid), (k.profile, k.start, "")}]
 
     def _write(self, uuid: str, kept: list[Kept]) -> list[Kept]:
         """Only what differs from the file is written; a GPU without instances has none."""
