@@ -28,8 +28,8 @@ class Request:
 
 
 # Slices are deleted when a GPU is gone or is cut into fewer devices: none is in a demo. Nor does a model of the demo
-# get another file before it is measured, whose profile the controller deletes, or have spec.tuning, whose TuningJobs
-# the controller makes; test_controller.py sees these verbs used.
+# get another file, for which the profiles of earlier ones are deleted (tests/controller/test_profiles.py), or
+# have spec.tuning, whose TuningJobs the controller makes (test_controller.py sees these verbs used).
 AUTOTUNED = frozenset(Request("gpulet.dev", "tuningjobs", verb) for verb in ("create", "patch", "delete"))
 REPLACED = frozenset({Request("gpulet.dev", "modelprofiles", "delete")})
 RARE = frozenset({Request("resource.k8s.io", "resourceslices", "delete")}) | AUTOTUNED | REPLACED
