@@ -18,6 +18,7 @@ from gpulet.agent.coexistence import Coexistence, host_daemons
 from gpulet.agent.foreign import HostDaemon, daemon_of, node_owners, served_by
 from gpulet.agent.slices import pool_specs
 from gpulet.kube.events import Events
+from gpulet.nvidia.simulated_client import _connect
 from tests.agent.kubelet import Api, client_of
 
 
@@ -207,6 +208,23 @@ def somebody() -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
+
+
+async def test_a_client_of_ours_is_never_a_stranger(rig: Any, runner: Any) -> None:
+    """Also where the driver lists it as any other process."""
+    record = rig.prepare(rig.claim(device="gpu-1"))
+    connection = _connect(str(rig.daemons.folders(record.mps_uuid).pipe / "control"))
+    connection.sendall(f"client {os.getpid()} 40\n".encode())
+    assert connection.recv(64).startswith(b"ok ")
+    (rig.state / "faults.json").write_text(json.dumps({"processes": {record.gpu: [os.getpid()]}}))
+    async with looking(rig, Api({"node1": node()})) as coexistence:
+        await coexistence.look()
+        assert rig.shares().withdrawn.read() == {}
+        connection.close()
+        await coexistence.look()
+        await coexistence.look()
+        assert rig.shares().withdrawn.read()[record.gpu].reason == "ForeignProcess", "it left MPS and runs on"
+    rig.unprepare("c1")
 
 
 @pytest.mark.case("D6", "C3")

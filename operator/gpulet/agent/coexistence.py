@@ -4,6 +4,7 @@ Nothing of another owner is touched: its GPUs get a taint with the reason, an ev
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from gpulet.agent.shares import Shares
 from gpulet.kube.client import Client
 from gpulet.kube.events import Events
 from gpulet.kube.kinds import NODE, RESOURCE_SLICE
+from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import PhysicalGpu
 
 log = logging.getLogger("gpulet.coexistence")
@@ -92,14 +94,19 @@ class Coexistence:
         return served_by(daemon, gpu, instances, simulated=self._shares.source.name == "simulated")
 
     def _strangers(self, gpu: PhysicalGpu) -> set[int]:
-        """PIDs that compute on the GPU past our daemons: clients of MPS are of another kind, its servers are ours."""
-        running = map(self._shares.daemons.running, self._shares.daemons.wanted())
-        ours = {daemon.pid for daemon in running if daemon is not None}
-        return {
+        """PIDs that compute on the GPU past our daemons: those, their servers and their clients are ours."""
+        daemons = self._shares.daemons
+        ours = {process.pid for process in map(daemons.running, daemons.wanted()) if process is not None}
+        found = {
             p.pid
             for p in self._shares.source.processes(gpu.uuid)
             if p.kind == "compute" and p.pid not in ours and parent_of(self._proc, p.pid) not in ours
         }
+        for uuid in daemons.wanted() if found else ():
+            # Where the driver cannot tell clients of MPS from others, the daemons can.
+            with contextlib.suppress(MpsError):
+                found -= daemons.control(uuid).clients().keys()
+        return found
 
 
 def host_daemons(proc: Path, ours: Path) -> list[HostDaemon]:
