@@ -41,6 +41,9 @@ WHOLE_MILLI = 1000
 PRODUCT = "NVIDIA-A100-SXM4-80GB"
 """Only a name here: no property of it is used."""
 PLENTY = 10**9
+SECOND_US = 1e6
+OBJECTIVE_MS = 10_000.0
+"""So long that it is no limit."""
 POLICY = PlannerPolicy(interference_margin=0.0, transition_reserve=0, latency_rule="half", split="weighted")
 
 
@@ -73,9 +76,11 @@ def ours(pods: Sequence[int], gpus: int) -> Plan:
 
 def _shares(milli: int, number: int) -> Demand:
     """``number`` equal shares: one model, each of whose replicas serves one request per second."""
-    point = ProfilePoint(PRODUCT, None, milli // 10, 1, 1, 1e3, 1e3, 1e3, throughput_per_s=1.0, memory_mib=1)
+    point = ProfilePoint(
+        PRODUCT, None, milli // 10, 1, 1, SECOND_US, SECOND_US, SECOND_US, throughput_per_s=1.0, memory_mib=1
+    )
     name = ModelId("trace", f"milli-{milli:03d}")
-    return Demand(name, float(number), 100.0, 99.0, Profile((point,)), mode="MPS", isolation="Any")
+    return Demand(name, float(number), OBJECTIVE_MS, 99.0, Profile((point,)), mode="MPS", isolation="Any")
 
 
 def compare(variant: str, pods: Sequence[int], *, with_ours: bool) -> dict[str, Any]:

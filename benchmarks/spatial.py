@@ -19,8 +19,8 @@ slack, no headroom). Planners:
   of all pairs as margin. With --data: ``oursProcesses`` may use up to three processes in a MIG instance.
 
 The factor of ours is the planner's own answer (objective ``rate``), those of the others are found by scanning (they are
-not monotone). Scenarios are taken in a fixed order that spreads them; 3 to 5 CPU seconds each, so 128 take about ten
-minutes and all 1,023 about 80.
+not monotone). Scenarios are taken in a fixed order that spreads them. On a busy machine one takes 4 to 10 CPU seconds:
+the default of 64 about ten minutes, all 1,023 up to three hours.
 ``--cpu-seconds`` ends a run early, and the output says after how many.
 """
 
@@ -256,9 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="ParvaGPU's folder; absent: the synthetic GPU")
-    parser.add_argument("--scenarios", type=int, default=128, metavar="N", help="of 1023 (default 128)")
+    parser.add_argument("--scenarios", type=int, default=64, metavar="N", help="of 1023 (default 64)")
     parser.add_argument("--gpus", type=int, default=4, metavar="N", help="in the fleet (default 4)")
-    parser.add_argument("--cpu-seconds", type=float, default=3600.0, metavar="N", help="end then (default 3600)")
+    parser.add_argument("--cpu-seconds", type=float, default=1800.0, metavar="N", help="end then (default 1800)")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     asked = parser.parse_args(arguments)
     if asked.scenarios < 1 or asked.gpus < 1:

@@ -1,14 +1,15 @@
 """A GPU that is written down, not measured: latency over batch and share, with knees, and interference of neighbours.
 
 A model's kernels fill only part of a GPU; how much grows with the batch. Up to that knee latency falls with the share,
-beyond it nothing is gained (papers: "just the right amount of GPU"; D-STACK calls it the knee). With work in ms per
-request on as much of the GPU as the model can fill, and p the share of the GPU:
+beyond it nothing is gained (papers: "just the right amount of GPU"; D-STACK calls it the knee). With ``work`` in ms
+that a request takes of a whole GPU which it fills, and p the share of the GPU:
 
-    L(b, p) = launch + b x work x knee(b) / min(p, knee(b)),   knee(b) = k1 + (k32 - k1) (b - 1) / 31
+    L(b, p) = launch + b x work / min(p, knee(b)),   knee(b) = k1 + (k32 - k1) (b - 1) / 31
 
-so ``work`` is what a request costs at the knee. A neighbour slows a model down in proportion to the memory traffic of
-both, each scaled by its share: 1 + STRENGTH x traffic x share x traffic' x share', the share of the whole GPU (0..1).
-The figures are chosen so that whole-GPU batches of 32 take 2 to 60 ms, and knees lie from 30 to 100 %.
+A batch costs the same compute per request whatever its size; larger ones share the launch and fill more of the GPU. A
+neighbour slows a model down in proportion to the memory traffic of both, each scaled by its share of the GPU (0..1):
+1 + STRENGTH x traffic x share x traffic' x share'. The figures are chosen so that a batch of 32 takes 2 to 45 ms on the
+whole GPU, of which it fills 30 to 100 %.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class Shape:
     def latency_ms(self, batch: int, share: float) -> float:
         """Of one batch; ``share`` of the GPU, 0..1."""
         knee = min(1.0, self.knee_1 + (self.knee_32 - self.knee_1) * (batch - 1) / 31)
-        return self.launch_ms + batch * self.work_ms * knee / min(share, knee)
+        return self.launch_ms + batch * self.work_ms / min(share, knee)
 
 
 MODELS = {
-    "lenet": Shape(0.2, 0.05, 0.10, 0.30, 0.10),
-    "googlenet": Shape(2.0, 0.60, 0.20, 0.50, 0.40),
-    "resnet50": Shape(2.0, 0.90, 0.25, 0.65, 0.60),
-    "ssd": Shape(4.0, 1.20, 0.25, 0.60, 0.50),
-    "vgg16": Shape(1.0, 1.60, 0.50, 1.00, 0.90),
+    "lenet": Shape(0.2, 0.02, 0.10, 0.30, 0.10),
+    "googlenet": Shape(2.0, 0.35, 0.20, 0.50, 0.40),
+    "resnet50": Shape(2.0, 0.60, 0.25, 0.65, 0.60),
+    "ssd": Shape(4.0, 0.75, 0.25, 0.60, 0.50),
+    "vgg16": Shape(1.0, 1.20, 0.50, 1.00, 0.90),
 }
 """The five models of gpu-lets by name; the figures are ours."""
 

@@ -6,7 +6,7 @@ from benchmarks.synthetic import Shape, made
 
 def knee(name: str, *, fixed_ms: float, request_ms: float, at: float) -> Service:
     """L(b, p) = fixed + request x b / min(p, knee): beyond the knee a larger share is of no use."""
-    return made(name, Shape(fixed_ms, request_ms / at, at, at, 0.5))
+    return made(name, Shape(fixed_ms, request_ms, at, at, 0.5))
 
 
 SMALL = knee("small", fixed_ms=2, request_ms=0.3, at=0.4)

@@ -28,6 +28,9 @@ def test_the_synthetic_gpu_has_knees_and_neighbours_slow_down() -> None:
     shape = synthetic.MODELS["lenet"]
     assert shape.latency_ms(1, 0.2) == shape.latency_ms(1, 1.0)
     assert shape.latency_ms(32, 0.2) > shape.latency_ms(32, 0.4) == shape.latency_ms(32, 1.0)
+    # Below the knee compute per request is the same for every batch, and the launch is shared.
+    per_request = [shape.latency_ms(batch, 0.1) / batch for batch in (1, 8, 32)]
+    assert per_request == sorted(per_request, reverse=True)
     small, large = MODELS[0], MODELS[-1]
     assert 1 < synthetic.slowdown(large, 1, 50, small, 1, 50) < synthetic.slowdown(large, 1, 50, large, 1, 50)
     assert synthetic.slowdown(large, 1, 50, large, 1, 50) <= synthetic.worst_slowdown()
