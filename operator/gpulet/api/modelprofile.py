@@ -40,6 +40,29 @@ class Point(KubeModel):
     """Device memory of the replica, all instances."""
 
 
+class GpuUse(KubeModel):
+    """A replica as its neighbours on a GPU feel it."""
+
+    compute_percent: Percent
+    l2_cache: Annotated[float, Field(ge=0, le=1)]
+    """L2 cache that the model uses at this batch in a run alone on the whole GPU, 0 to 1."""
+    memory_bandwidth: Annotated[float, Field(ge=0, le=1)]
+    """Memory bandwidth likewise."""
+    active: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Part of the latency in which kernels run."""
+
+
+class CoRun(KubeModel):
+    """One measurement of a replica beside others on one whole GPU."""
+
+    product: Product
+    model: GpuUse
+    """This model."""
+    neighbours: Annotated[list[GpuUse], Field(min_length=1, max_length=8)]
+    slowdown: Annotated[float, Field(gt=0, le=100)]
+    """Its mean latency there, divided by that alone at the same share and batch."""
+
+
 class Measure(KubeModel):
     """What to measure: every percent with every batch."""
 
@@ -76,6 +99,8 @@ class ModelProfileSpec(KubeModel):
     measure: Measure | None = None
     # Empty is not absent in what a user writes; in Python an absent list reads as an empty one.
     points: Annotated[list[Point], Field(max_length=1024, json_schema_extra={"minItems": 1})] = []
+    co_runs: Annotated[list[CoRun], Field(max_length=256)] = []
+    """It beside others: with ten of a product the planner fits how much neighbours cost, instead of a policy margin."""
 
 
 class ProfileKey(KubeModel):

@@ -10,6 +10,7 @@ from gpulet.api.policy import Policy
 from gpulet.api.tuningjob import TuningJob
 from gpulet.build.names import short_hash
 from gpulet.build.source import UnsupportedSourceError, model_file
+from gpulet.controller.co_runs import co_runs_of
 from gpulet.controller.inventory import products_of
 from gpulet.controller.sources import is_outdated
 from gpulet.controller.world import Key, World
@@ -99,7 +100,7 @@ def _own_choice(world: World, model: InferenceModel, products: Sequence[str]) ->
         points = points_of(given)
         if points:
             fact = yes("Profiled", "Given", f"ModelProfile {name}")
-            return Choice(source, Profile(points, source=name), fact, named=named)
+            return Choice(source, Profile(points, name, co_runs_of(given)), fact, named=named)
         return Choice(source, None, _unmeasured(given), named=named)
     found, wanted = _profiles(world, model, source, products, version=source.format)
     measured, named = _measured(found), _names(found, wanted)
@@ -148,7 +149,8 @@ def _measured(profiles: list[ModelProfile]) -> list[ModelProfile]:
 
 def _joined(profiles: list[ModelProfile]) -> Profile:
     points = tuple(point for profile in profiles for point in points_of(profile))
-    return Profile(points, source="ModelProfile " + ", ".join(p.metadata.name for p in profiles))
+    co_runs = tuple(co_run for profile in profiles for co_run in co_runs_of(profile))
+    return Profile(points, source="ModelProfile " + ", ".join(p.metadata.name for p in profiles), co_runs=co_runs)
 
 
 def _nowhere(model: InferenceModel, products: Sequence[str]) -> Fact:

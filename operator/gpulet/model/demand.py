@@ -45,3 +45,6 @@ class Demand:
     """URI of an adopted tuned artifact, part of the workload's identity."""
     fixed_batch: int | None = None
     """A tuned artifact runs at this batch alone."""
+    slowdowns: tuple[tuple[str, int, float], ...] = ()
+    """Product, percent of a whole GPU, factor on its latency beside the worst neighbours it may get there; a share that
+    is not among them has the policy's margin. The planner fills this in (``gpulet.planner.neighbours``)."""

@@ -16,6 +16,7 @@ from gpulet.planner.explain import hopeless, left_out, why_this_share
 from gpulet.planner.factor import highest_factor
 from gpulet.planner.headroom import largest_node, with_headroom, without_node
 from gpulet.planner.keep import option_of_slot
+from gpulet.planner.neighbours import with_slowdowns
 from gpulet.planner.packing import Packing, key_of, slot_order
 from gpulet.planner.sanity import findings
 from gpulet.planner.search import Found, Search
@@ -38,7 +39,7 @@ def plan(problem: Problem) -> Plan:
     left out by priority, and said why.
     """
     rules = Rules.of(problem)
-    everyone = replace(problem, demands=tuple(sorted(problem.demands, key=lambda d: d.model)))
+    everyone = with_slowdowns(replace(problem, demands=tuple(sorted(problem.demands, key=lambda d: d.model))))
     if problem.policy.objective == "rate":
         return highest_factor(everyone, _at_rates, lambda p: _fits(p, rules), lambda p: _impossible(p, rules))
     return _at_rates(everyone)

@@ -118,7 +118,7 @@ def option_of(demand: Demand, point: ProfilePoint, policy: PlannerPolicy, fixed:
 def unlimited(demand: Demand, point: ProfilePoint, policy: PlannerPolicy, fixed: float | None = None) -> Option:
     """One replica at this point that runs full batches, whatever the objective."""
     shared = point.mig is None and point.compute_percent < 100 and demand.isolation != "None"
-    slower = 1 + policy.interference_margin if shared else 1.0
+    slower = _slower(demand, point, policy) if shared else 1.0
     if fixed is None:
         fixed = _fixed_part(demand, point, surface(demand.profile.points))
     return Option(
@@ -136,6 +136,13 @@ def unlimited(demand: Demand, point: ProfilePoint, policy: PlannerPolicy, fixed:
         replicas=1,
         fixed=fixed,
     )
+
+
+def _slower(demand: Demand, point: ProfilePoint, policy: PlannerPolicy) -> float:
+    for product, percent, factor in demand.slowdowns:
+        if (product, percent) == (point.product, point.compute_percent):
+            return factor
+    return 1 + policy.interference_margin
 
 
 def fixed_parts(demand: Demand, points: Iterable[ProfilePoint]) -> dict[ProfilePoint, float]:

@@ -45,6 +45,7 @@ class Catalogue:
             demand.isolation == "None",
             demand.products,
             demand.fixed_batch,
+            demand.slowdowns,
         )
 
     def options(self, demand: Demand) -> Mapping[Share, tuple[Option, ...]]:
