@@ -84,6 +84,9 @@ def _slots(
         for offset in range(len(block.shares)):
             offered = {counters[index, c]: -float(c[offset]) for c in block.columns if c[offset]}
             program.row(takers.get(block.first + offset, {}) | offered, high=0)
+        for held, _ in zip(market.held, block.extra, strict=False):
+            takes = {v: float(held[m, k]) for (m, k), v in number.items() if block.kinds.start <= k < block.kinds.stop}
+            program.row(takes | {counters[index, c]: -1.0 for c in block.columns}, high=0)
     for position, sort in enumerate(market.sorts):
         own = {v: 1.0 for (index, _), v in counters.items() if market.blocks[index].sort == position}
         program.row(own, high=float(len(sort.keys)))

@@ -36,7 +36,8 @@ class Descent:
         self.market = market
         self.patterns = patterns
         self.extra = np.zeros(len(patterns.counts)) if extra is None else extra
-        cost = patterns.counts @ prices.slot + self.extra
+        self.wide = market.widened(patterns.counts, patterns.model)
+        cost = self.wide @ prices.slot + self.extra
         least = np.minimum.reduceat(cost, patterns.first[:-1])
         dearest = max(sort.price for sort in market.sorts)
         near = cost <= np.repeat(least, np.diff(patterns.first)) + slack * dearest
@@ -62,10 +63,10 @@ class Descent:
 
     def _found_facets(self) -> bool:
         """Whether the slots chosen need more GPUs than the facets known so far say; the missing one is added."""
-        wanted = self.patterns.counts[self.chosen].sum(axis=0)
+        wanted = self.wide[self.chosen].sum(axis=0)
         found = False
         for index, block in enumerate(self.market.blocks):
-            slots = wanted[block.kinds].astype(float)
+            slots = wanted[block.index]
             value, form = largest_facet(block, slots)
             if value > float((self.facets[index] @ slots).max()) + 1e-6:
                 self.facets[index] = np.vstack([self.facets[index], form])
@@ -75,7 +76,7 @@ class Descent:
     def _weighed(self) -> tuple[Floats, Ints]:
         """Patterns x facets of all blocks, priced, and where each block's facets begin."""
         parts = [
-            self.patterns.counts[:, block.kinds] @ (forms.T * rate)
+            self.wide[:, block.index] @ (forms.T * rate)
             for block, forms, rate in zip(self.market.blocks, self.facets, self.rates, strict=True)
         ]
         starts = np.cumsum([0] + [part.shape[1] for part in parts])[:-1]

@@ -23,13 +23,17 @@ _EPSILON = 1e-9
 
 
 def facets_of(block: Block) -> tuple[Floats, bool]:
-    """Facets x kinds of the block, and whether these are all there are."""
+    """Facets x kinds of the block (and its memory and clients), and whether these are all there are."""
     kinds, columns = len(block.shares), tuple(sorted(block.columns))
-    if block.complete and comb(len(columns) + kinds, kinds) <= _MOST_SYSTEMS:
+    if block.complete and not block.extra and comb(len(columns) + kinds, kinds) <= _MOST_SYSTEMS:
         return np.array(_vertices(columns, kinds)), True
     known = [block.weights / max(float(np.dot(c, block.weights)) for c in columns)]
     if block.pool is not None:
         known = [np.array([form[p] for p in block.percents]) for form in inequalities(block.percents, block.capacity)]
+    if block.extra:
+        more = len(block.extra)
+        known = [np.concatenate([form, np.zeros(more)]) for form in known]
+        known += list(np.eye(kinds + more)[kinds:])
     return np.array(known), False
 
 
@@ -49,17 +53,24 @@ def _vertices(columns: tuple[tuple[int, ...], ...], kinds: int) -> tuple[tuple[f
     return tuple(tuple(float(x) for x in v) for v, gone in zip(distinct, covered, strict=True) if not gone)
 
 
+def _dearest(block: Block, values: Floats) -> tuple[float, tuple[int, ...]]:
+    kinds = len(block.shares)
+    worth, column = best_multiset(block.percents, block.capacity, values[:kinds])
+    return worth + float(values[kinds:].sum()), column
+
+
 def largest_facet(block: Block, wanted: Floats) -> tuple[float, Floats]:
     """GPUs that the wanted slots need at least (the linear program's value), and the form that says so."""
     for _ in range(_COLUMN_ROUNDS):
         program = Program()
         form = [program.variable(cost=-float(n), high=1.0, integer=False) for n in wanted]
         for column in block.columns:
-            program.row({form[k]: float(n) for k, n in enumerate(column) if n}, high=1.0)
+            terms = {form[k]: float(n) for k, n in enumerate(column) if n}
+            program.row(terms | dict.fromkeys(form[len(column) :], 1.0), high=1.0)
         values = np.maximum(program.relaxed(), 0.0)
         if block.complete:
             break
-        worth, column = best_multiset(block.percents, block.capacity, values)
+        worth, column = _dearest(block, values)
         if worth <= 1 + _EPSILON:
             break
         if column in block.columns:
@@ -67,5 +78,5 @@ def largest_facet(block: Block, wanted: Floats) -> tuple[float, Floats]:
             break
         block.columns.append(column)
     else:
-        values = values / best_multiset(block.percents, block.capacity, values)[0]
+        values = values / _dearest(block, values)[0]
     return float(values @ wanted), values

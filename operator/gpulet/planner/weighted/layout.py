@@ -39,6 +39,7 @@ def layout_of(market: Market, replicas: Ints, previous: Columns | None = None, *
             short = program.variable(cost=_SHORT * dearest, integer=False)
             offered = {counters[index, c]: float(c[kind]) for c in columns if c[kind]}
             program.row(offered | {short: 1.0}, low=float(slots[kind]))
+    _hold_memory(program, market, counters, replicas, _SHORT * dearest)
     for number, sort in enumerate(market.sorts):
         own = {v: 1.0 for (index, _), v in counters.items() if market.blocks[index].sort == number}
         program.row(own, high=float(len(sort.keys)))
@@ -49,6 +50,18 @@ def layout_of(market: Market, replicas: Ints, previous: Columns | None = None, *
     if answer.values is None:
         return {}
     return {key: round(answer.values[v]) for key, v in counters.items() if round(answer.values[v])}
+
+
+def _hold_memory(
+    program: Program, market: Market, counters: Mapping[tuple[int, tuple[int, ...]], int], replicas: Ints, short: float
+) -> None:
+    """Memory and clients of whole GPUs, by volume."""
+    held = market.widened(replicas, np.arange(len(replicas))).sum(axis=0)
+    for index, block in enumerate(market.blocks):
+        for extra in block.extra:
+            own = {v: 1.0 for (i, _), v in counters.items() if i == index}
+            missing = program.variable(cost=short, integer=False)
+            program.row(own | {missing: 1.0}, low=float(held[extra]))
 
 
 def _hold(

@@ -2,7 +2,7 @@
 
 A block is one way to use the GPUs of one sort: cut into MIG placements, or whole and shared by MPS within one pool of
 models that may share. Its columns are the multisets of slots that one GPU holds. GPU identity drops out: slots of one
-kind are interchangeable. Memory and clients of whole GPUs and host resources are left to ``seats``: leaving them out
+kind are interchangeable. Memory and clients of whole GPUs count by volume, host resources are left to ``seats``: that
 can only lower a bound.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 ALONE: Pool = "(alone)"
 """No namespace has such a name. Its models share a device with nobody."""
-_MAX_KINDS = 160
+_MAX_KINDS = 480
 _LEAST_RATE_PER_S = 1e-6
 """Even a model without load has one replica."""
 
@@ -64,6 +64,13 @@ class Block:
     """False: only some columns are listed, others are found as they are needed."""
     capacity: int = 100
     """Percent of the device that whole-GPU columns divide."""
+    extra: tuple[int, ...] = ()
+    """Where in a widened vector its memory and clients are, if these may bind before the percent does."""
+
+    @property
+    def index(self) -> Ints:
+        """Where its kinds, then its memory and clients, are in a widened vector."""
+        return np.array([*range(self.kinds.start, self.kinds.stop), *self.extra], dtype=np.int64)
 
     @property
     def kinds(self) -> slice:
@@ -87,13 +94,48 @@ class Market:
     ways: list[Mapping[int, tuple[Option, ...]]]
     """Per model: kind -> options, best first."""
     relaxed: tuple[str, ...]
-    """Limits that the blocks leave out beyond memory, clients and hosts."""
+    """Limits that the blocks leave out beyond hosts."""
     uniform: bool = False
     """All replicas of a model are alike (even split)."""
+    held: Floats = field(default_factory=lambda: np.zeros((2, 0, 0)))
+    """Memory and clients x models x kinds: part of the whole GPU that one replica holds at least."""
 
     @property
     def kinds(self) -> int:
         return int(self.per_s.shape[1])
+
+    def islands(self) -> Ints:
+        """Per model a number that it shares with all models whose slots can be on the same GPUs (by way of others)."""
+        home = list(range(len(self.blocks)))
+
+        def root(block: int) -> int:
+            while home[block] != block:
+                block = home[block]
+            return block
+
+        own: dict[int, int] = {}
+        for kinds in self.ways:
+            if id(kinds) not in own:
+                used = [i for i, b in enumerate(self.blocks) if any(b.kinds.start <= k < b.kinds.stop for k in kinds)]
+                for block in used[1:]:
+                    home[root(block)] = root(used[0])
+                own[id(kinds)] = used[0] if used else 0
+        return np.array([root(own[id(kinds)]) for kinds in self.ways], dtype=np.int64)
+
+    @property
+    def width(self) -> int:
+        """Kinds, and memory and clients of the blocks where these may bind."""
+        return self.kinds + sum(len(block.extra) for block in self.blocks)
+
+    def widened(self, counts: Floats | Ints, model: Ints) -> Floats:
+        """Slots per kind, and behind them the memory and clients that they hold; ``model``: of each row."""
+        wide = np.zeros((len(counts), self.width))
+        wide[:, : self.kinds] = counts
+        known = np.flatnonzero(model < len(self.demands))  # behind the models are bundles: they count by their slots
+        for block in self.blocks:
+            for held, index in zip(self.held, block.extra, strict=False):
+                wide[known, index] = (counts[known][:, block.kinds] * held[model[known]][:, block.kinds]).sum(axis=1)
+        return wide
 
     def price(self, block: Block) -> float:
         return self.sorts[block.sort].price
@@ -224,7 +266,35 @@ class _Build:
         rates = np.array([max(d.requests_per_s, _LEAST_RATE_PER_S) for d in self.demands])
         relaxed = () if self.pools is not None else ("isolation",)
         ways, uniform = [w for _, w in found], problem.policy.split == "even"
-        return Market(self.demands, rates, self.sorts, self.blocks, per_s, ways, relaxed, uniform)
+        market = Market(self.demands, rates, self.sorts, self.blocks, per_s, ways, relaxed, uniform)
+        market.held = self._held(ways)
+        return market
+
+    def _held(self, ways: list[Mapping[int, tuple[Option, ...]]]) -> Floats:
+        """What replicas hold of whole GPUs; blocks in which that is more than their percent get an extra for it."""
+        held = np.zeros((2, len(ways), self.kinds))
+        rows: dict[int, Floats] = {}
+        for model, kinds in enumerate(ways):
+            if id(kinds) not in rows:
+                rows[id(kinds)] = self._row_held(kinds)
+            held[:, model] = rows[id(kinds)]
+        behind = self.kinds
+        for block in self.blocks:
+            if block.pool is not None and (held[:, :, block.kinds] > block.weights + 1e-9).any():
+                block.extra = (behind, behind + 1)
+                behind += 2
+        return held
+
+    def _row_held(self, kinds: Mapping[int, tuple[Option, ...]]) -> Floats:
+        row = np.zeros((2, self.kinds))
+        for block in self.blocks:
+            room = self.sorts[block.sort].room
+            for kind in range(block.kinds.start, block.kinds.stop) if block.pool is not None else ():
+                options = kinds.get(kind, ())
+                if options:
+                    row[0, kind] = min(o.memory_mib for o in options) / room.memory_mib
+                    row[1, kind] = min(o.clients for o in options) / room.clients
+        return row
 
     def _row(self, demand: Demand) -> tuple[Floats, Mapping[int, tuple[Option, ...]]]:
         per_s = np.zeros(self.kinds)

@@ -31,11 +31,13 @@ _RENT_LIMIT = 100.0
 @dataclass(frozen=True)
 class Prices:
     slot: Floats
-    """Per kind, in GPUs (or their price)."""
+    """Per kind, then per memory and clients of a whole GPU where these may bind, in GPUs (or their price)."""
     rent: Floats
     """Per sort: what having one more of its GPUs would be worth."""
     bound: float
     """No plan of the patterns costs less."""
+    least: Floats
+    """Per model, of that."""
 
 
 def prices_of(market: Market, patterns: Patterns, extra: Floats | None = None) -> Prices:
@@ -46,7 +48,7 @@ def prices_of(market: Market, patterns: Patterns, extra: Floats | None = None) -
 class _Kelley:
     def __init__(self, market: Market, patterns: Patterns, extra: Floats | None) -> None:
         self.market = market
-        self.counts = patterns.counts.astype(float)
+        self.counts = market.widened(patterns.counts, patterns.model)
         self.patterns = patterns
         self.extra = np.zeros(len(self.counts)) if extra is None else extra
         models = len(patterns.first) - 1
@@ -59,11 +61,12 @@ class _Kelley:
 
     def run(self) -> Prices:
         slot, rent = self._start()
-        best = Prices(slot, rent, -np.inf)
+        best = Prices(slot, rent, -np.inf, np.zeros(0))
         for step in range(_STEPS):
-            value = self._value(slot, rent)
+            least = self._least(slot)
+            value = float(least.sum() - rent @ self.number)
             if value > best.bound:
-                best = Prices(slot, rent, value)
+                best = Prices(slot, rent, value, least)
             slot, rent, ceiling = self._master()
             if ceiling - best.bound <= max(_TOLERANCE, 1e-9 * abs(best.bound)):
                 break
@@ -73,7 +76,7 @@ class _Kelley:
         return best
 
     def _start(self) -> tuple[Floats, Floats]:
-        slot = np.zeros(self.market.kinds)
+        slot = np.zeros(self.market.width)
         for block in self.market.blocks:
             slot[block.kinds] = block.weights * self.market.price(block)
         rent = np.zeros(len(self.market.sorts))
@@ -84,13 +87,13 @@ class _Kelley:
         slot = slot.copy()
         for block in self.market.blocks:
             limit = self.market.price(block) + rent[block.sort]
-            worth = _most_worth(block, slot[block.kinds])
+            worth = _most_worth(block, slot[block.kinds]) + float(slot[list(block.extra)].sum())
             if worth > limit:
-                slot[block.kinds] *= limit / worth
+                slot[block.index] *= limit / worth
         return slot
 
-    def _value(self, slot: Floats, rent: Floats) -> float:
-        """The bound at these prices; the patterns that attain it become a cut per group of models."""
+    def _least(self, slot: Floats) -> Floats:
+        """What each model costs at these prices; the patterns that attain it become a cut per group of models."""
         first = self.patterns.first[:-1]
         cost = self.counts @ slot + self.extra
         least = np.minimum.reduceat(cost, first)
@@ -98,20 +101,22 @@ class _Kelley:
         for group in range(self.groups):
             of_group = cheapest[self.group == group]
             self.cuts.append((group, self.counts[of_group].sum(axis=0), float(self.extra[of_group].sum())))
-        return float(least.sum() - rent @ self.number)
+        result: Floats = least
+        return result
 
     def _master(self) -> tuple[Floats, Floats, float]:
         """The best prices as far as the cuts know, and what the bound could be there at most."""
         program = Program()
         market = self.market
         dearest = max(sort.price for sort in market.sorts)
-        slot = [program.variable(high=dearest * (1 + _RENT_LIMIT), integer=False) for _ in range(market.kinds)]
+        slot = [program.variable(high=dearest * (1 + _RENT_LIMIT), integer=False) for _ in range(market.width)]
         high = dearest * _RENT_LIMIT if self.rented else 0.0
         rent = [program.variable(cost=n, high=high, integer=False) for n in self.number]
         share = [program.variable(cost=-1.0, high=1e9, integer=False) for _ in range(self.groups)]
         for block in market.blocks:
             for column in block.columns:
                 terms = {slot[block.first + k]: float(n) for k, n in enumerate(column) if n}
+                terms |= {slot[extra]: 1.0 for extra in block.extra}
                 program.row(terms | {rent[block.sort]: -1.0}, high=market.price(block))
         for group, counts, cost in self.cuts:
             terms = {slot[k]: -float(counts[k]) for k in np.flatnonzero(counts)}

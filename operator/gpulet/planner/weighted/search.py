@@ -116,7 +116,14 @@ class WeightedSearch:
         return self._found(best, prices, exact) if best is not None else Nothing(proven=not exact.feasible)
 
     def _bound(self, prices: Prices, exact: Aggregate) -> float:
-        return self._rounded(exact.bound if _proves(prices, exact) else prices.bound)
+        return self._rounded(exact.bound) if _proves(prices, exact) else self._whole(prices)
+
+    def _whole(self, prices: Prices) -> float:
+        """Whole GPUs, of every island of models that share GPUs with no others."""
+        if not self.unit or prices.rent.any():
+            return self._rounded(prices.bound)
+        parts = np.bincount(self.market.islands(), weights=prices.least)
+        return float(np.ceil(parts - _BOUND_TOLERANCE).sum())
 
     def _dearer(self, replicas: Ints, columns: Columns, cost: float) -> bool:
         """Whether an answer lacks slots, or costs more than ``cost``."""
@@ -130,7 +137,7 @@ class WeightedSearch:
         patterns = patterns_of(self.market)
         if self._takes_turns():
             return self._rounded(bound_with_turns(self.market, patterns, self.catalogue, self.problem.policy))
-        return self._rounded(prices_of(self.market, patterns).bound)
+        return self._whole(prices_of(self.market, patterns))
 
     def impossible(self) -> bool:
         """Whether all models together are known not to fit."""
@@ -241,7 +248,7 @@ class WeightedSearch:
     def _fresh(self, patterns: Patterns, prices: Prices) -> tuple[Ints, Columns]:
         """The best of some descents, whatever exists now."""
         best: tuple[tuple[bool, float], Ints, Columns] | None = None
-        bound = self._rounded(prices.bound)
+        bound = self._whole(prices)
         for slack in SLACKS:
             replicas = Descent(self.market, patterns, prices, slack=slack).run()
             columns = layout_of(self.market, replicas)

@@ -139,7 +139,9 @@ def _still_holds(setting: _Setting, slot: Slot) -> bool:
 
 def _fresh(setting: _Setting, patterns: Patterns, prices: Floats) -> Packing | None:
     """Whoever is cheaper by turns takes turns; bundles then weigh in like models with one replica."""
-    alone = np.minimum.reduceat(patterns.counts @ prices, patterns.first[:-1])
+    wide = setting.market.widened(patterns.counts, patterns.model)
+    alone = np.minimum.reduceat(wide @ prices, patterns.first[:-1])
+    prices = prices[: setting.market.kinds]
     shared = (setting.turns.part * prices[None, :, None]).min(axis=(1, 2))
     takers = [int(m) for m in np.flatnonzero(shared < alone - 1e-9)]
     bundles = bundled(setting.turns, takers, prices)
