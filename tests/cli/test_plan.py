@@ -91,7 +91,16 @@ def answer(*arguments: str | Path) -> dict[str, Any]:
 
 def test_json_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     found = answer(write(tmp_path, profile(), model("a"), model("b")), "--fleet", f"{A100}=4")
-    assert {"gpus", "lowerBound", "boundKind", "solveSeconds", "rateFactor", "models", "gpulets"} <= found.keys()
+    assert {
+        "gpus",
+        "lowerBound",
+        "boundKind",
+        "solveSeconds",
+        "rateFactor",
+        "models",
+        "gpulets",
+        "steps",
+    } <= found.keys()
     assert {"namespace", "name", "fits", "reason", "predictedLatencyMilliseconds"} <= found["models"][0].keys()
     assert {"node", "gpu", "mig", "computePercent", "memory", "models"} <= found["gpulets"][0].keys()
     assert found["rateFactor"] >= 1
@@ -156,6 +165,27 @@ def test_what_exists_stays_where_it_is(tmp_path: Path) -> None:
     write(tmp_path, gpulet("a-1", 50, origin="plan", serves="a"), name="more.yaml")
     found = answer(tmp_path)
     assert [(g["gpu"], g["computePercent"]) for g in found["gpulets"]] == [(UUID, 50)]
+
+
+def test_the_steps_lead_from_what_exists_to_the_plan(tmp_path: Path) -> None:
+    """The half GPU that exists is too slow for the new objective."""
+    write(tmp_path, profile(), model("a", latency_ms=100), resource_slice(), resource_slice("GPU-2", "gpu-b"))
+    write(tmp_path, gpulet("a-1", 50, origin="plan", serves="a"), name="more.yaml")
+    found = answer(tmp_path)
+    created, deleted = (
+        {(s["gpulet"]["gpu"], s["gpulet"]["computePercent"]) for s in found["steps"] if s["kind"] == kind}
+        for kind in ("create", "delete")
+    )
+    (planned,) = [(share["gpu"], share["computePercent"]) for share in found["gpulets"]]
+    assert planned[1] == 100
+    assert ({(UUID, 50)} | created) - deleted == {planned}
+    assert all(step["reason"] for step in found["steps"])
+
+
+def test_a_planned_world_needs_no_steps(tmp_path: Path) -> None:
+    write(tmp_path, profile(), model("a"), resource_slice())
+    write(tmp_path, gpulet("a-1", 50, origin="plan", serves="a"), name="more.yaml")
+    assert answer(tmp_path)["steps"] == []
 
 
 def test_a_list_as_kubectl_writes_it_is_read(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "rateFactorBound": None if plan.rate_factor_bound is None else round(plan.rate_factor_bound, 6),
         "models": [_model(*pair) for pair in fates(answer)],
         "gpulets": [_gpulet(slot) for slot in in_order(plan.slots)],
+        "steps": changes(answer),
         "notes": list(answer.notes),
     }
 
@@ -85,6 +86,14 @@ def _gpulet(slot: Slot) -> dict[str, Any]:
         ],
         **cycle,
     }
+
+
+def changes(answer: Answer) -> list[dict[str, Any]]:
+    """What has to be made and what goes, compared with what exists; in no order that the controller would keep."""
+    exist, planned = set(answer.problem.current), set(answer.plan.slots)
+    made = [("create", "it is planned and does not exist", slot) for slot in in_order(list(planned - exist))]
+    gone = [("delete", "it exists and is not in the plan", slot) for slot in in_order(list(exist - planned))]
+    return [{"kind": kind, "reason": reason, "gpulet": _gpulet(slot)} for kind, reason, slot in (*made, *gone)]
 
 
 def as_tables(answer: Answer) -> Group:
