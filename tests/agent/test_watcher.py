@@ -8,7 +8,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gpulet.agent.config import AgentConfig
 from gpulet.agent.exporter import serve
+from gpulet.agent.main import _look_regularly
 from gpulet.agent.vanished import Vanished
 from gpulet.agent.waiting import Deadline, lock
 from gpulet.agent.watcher import Watcher
@@ -114,6 +116,33 @@ async def test_metrics_are_of_what_is_there_now(rig: Any) -> None:
         assert "gpulet_node_share_enforced{" not in await _text()
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.case("F9")
+async def test_without_the_api_server_the_node_is_swept_all_the_same(
+    rig: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case F9: a look that fails is said once and stops no other."""
+    rig.cdi.mkdir()
+    orphan = rig.cdi / "gpulet.dev-nobodys.json"
+    orphan.write_text("{}")
+    asked = 0
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        raise UnavailableError("no connection")
+
+    looking = asyncio.create_task(
+        _look_regularly(AgentConfig(verify_period_seconds=0.1), rig.shares(), {"asking the API server": ask})
+    )
+    async with asyncio.timeout(10):
+        while orphan.exists() or asked < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    looking.cancel()
+    assert [r.getMessage() for r in caplog.records if "asking" in r.getMessage()] == [
+        "asking the API server: no connection"
+    ]
 
 
 @pytest.mark.case("J3")

@@ -8,7 +8,8 @@ import logging
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from gpulet.agent import tmpfs
@@ -148,7 +149,11 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
             taint_clear_s=config.taint_clear_seconds,
             owners_known=coexistence.known,
         )
-        looks = (coexistence.look, HealthEvents(client, shares, events).look, publisher.look_for_changes)
+        looks: dict[str, Look] = {
+            "looking for other owners of the GPUs": coexistence.look,
+            "telling of the GPUs' health": HealthEvents(client, shares, events).look,
+            "looking for changes of the GPUs": publisher.look_for_changes,
+        }
         metrics = NodeMetrics()
         watcher = Watcher(client, shares, metrics, proc=config.proc_directory, period_s=config.verify_period_seconds)
 
@@ -185,7 +190,7 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
 
 
 async def _duties(
-    config: AgentConfig, shares: Shares, publisher: Publisher, watcher: Watcher, looks: Sequence[Look]
+    config: AgentConfig, shares: Shares, publisher: Publisher, watcher: Watcher, looks: Mapping[str, Look]
 ) -> None:
     """What one agent of the node does alone: two of different versions would rewrite each other's slices."""
     with (config.state_directory / "turn").open("a") as file:
@@ -199,23 +204,28 @@ async def _duties(
             tasks.create_task(_look_regularly(config, shares, looks))
 
 
-async def _look_regularly(config: AgentConfig, shares: Shares, looks: Sequence[Look]) -> None:
-    said, sweep_in_s = Said(log), 0.0
+async def _look_regularly(config: AgentConfig, shares: Shares, looks: Mapping[str, Look]) -> None:
+    said, swept_s = Said(log), -_SWEEP_S
+
+    async def sweep() -> None:
+        nonlocal swept_s
+        if time.monotonic() - swept_s < _SWEEP_S:
+            return
+        removed = await asyncio.to_thread(shares.sweep, Deadline(_SWEEP_S))
+        swept_s = time.monotonic()
+        if removed:
+            log.info("removed what belonged to no claim: %s", ", ".join(removed))
+
     while True:
-        try:
-            for look in looks:
+        for what, look in {**looks, "sweeping the node": sweep}.items():
+            # Each by itself: without the API server the node is swept all the same.
+            try:
                 await look()
-            if sweep_in_s <= 0:
-                sweep_in_s = _SWEEP_S
-                removed = await asyncio.to_thread(shares.sweep, Deadline(_SWEEP_S))
-                if removed:
-                    log.info("removed what belonged to no claim: %s", ", ".join(removed))
-        except _PASSING as error:
-            said.trouble("looking at the node", error)
-        else:
-            said.well("looking at the node")
+            except _PASSING as error:
+                said.trouble(what, error)
+            else:
+                said.well(what)
         await asyncio.sleep(config.verify_period_seconds)
-        sweep_in_s -= config.verify_period_seconds
 
 
 def _try_lock(descriptor: int) -> bool:
