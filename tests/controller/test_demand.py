@@ -62,7 +62,7 @@ def planned(known: Pass) -> float:
 def test_a_wobble_beyond_the_dead_band_is_planned_for_and_not_written(served: tuple[Running, dict[str, Any]]) -> None:
     running, model = served
     for _ in range(5):
-        assert planned(running.observe(54, seconds_since_write=3600)) == 54
+        assert planned(running.observe(53, seconds_since_write=3600)) == 53
         assert planned(running.observe(50, seconds_since_write=3600)) == 50
     assert running.cluster.writes == []
     assert model["status"]["rate"]["planned"] == 50

@@ -30,6 +30,9 @@ WORK_ROOT = "/run/gpulet/work"
 """A TuningJob's output folder (a sub-path of its claim) is mounted here in each of its pods."""
 
 
+LONGEST_PATIENCE_S = 600.0
+
+
 class ServedModel(KubeModel):
     name: str
     format: ModelFormat
@@ -49,6 +52,8 @@ class ServeSpec(KubeModel):
     models: Annotated[list[ServedModel], Field(min_length=1)]
     percentiles: list[float] = [50.0, 99.0]
     """Latency percentiles that the metrics must carry: the objectives of the models among them."""
+    patience_seconds: Annotated[float, Field(ge=0, le=LONGEST_PATIENCE_S)] = 10.0
+    """How long a request in flight is waited for at the end, after callers have gone: twice the objective, or more."""
 
 
 class ModelReport(KubeModel):

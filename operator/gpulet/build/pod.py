@@ -3,6 +3,7 @@
 All run under Pod Security ``restricted``, without access to the API server; the share comes with the claim.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ from gpulet.build.source import ModelFile
 
 _CLAIM_IN_POD = "gpulet"
 _USER_ID = 65532
-# Drain: the serving program answers what is in flight before it ends tritonserver.
 _GRACE_SECONDS = 30
+# Beside twice its patience (for callers, then for what is in flight): endpoints that linger, tritonserver's own end.
+_ENDING_SECONDS = 15
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ def serving_pod(
     )
     if template.service_account_name:
         body["serviceAccountName"] = template.service_account_name
+    body["terminationGracePeriodSeconds"] = math.ceil(2 * spec.patience_seconds) + _ENDING_SECONDS
     labels = {
         **template.labels,
         names.LABEL_MODEL: spec.models[0].name,

@@ -32,6 +32,19 @@ log = logging.getLogger("gpulet.cache")
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 
 
+def pod_matters(old: dict[str, Any] | None, new: dict[str, Any]) -> bool:
+    """Ours always; of all others only what changes the room on a node: a busy cluster would be planned without end."""
+    labels = new["metadata"].get("labels") or {}
+    if labels.get(names.LABEL_MANAGED_BY) == names.MANAGED_BY or old is None:
+        return True
+    return _room_taken(old) != _room_taken(new)
+
+
+def _room_taken(pod: dict[str, Any]) -> tuple[object, ...]:
+    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    return pod["spec"].get("nodeName"), ended, "deletionTimestamp" in pod["metadata"]
+
+
 class Cache:
     """One informer a kind. Pods of all owners are watched, for they take the nodes' CPU and memory too."""
 
@@ -50,7 +63,7 @@ class Cache:
                 informer(TUNING_JOB),
                 informer(MODEL_PROFILE),
                 informer(GPULET),
-                informer(POD),
+                informer(POD, matters=pod_matters),
                 informer(NODE),
                 informer(SERVICE, labels=_OURS),
                 informer(JOB, labels=_OURS),
@@ -91,8 +104,8 @@ class Cache:
     def learn(self, raw: dict[str, Any]) -> None:
         """What a write answered is seen by the next pass, watch or no watch."""
         informer = self._informers.get(raw["kind"])
-        if informer is not None:
-            informer.learn(raw)
+        if informer is not None and informer.learn(raw):
+            self._event.set()
 
     def touch(self) -> None:
         """Something outside the API server changed: look again."""

@@ -1,8 +1,10 @@
 """Carries out a pass's actions. What already holds costs no request; what fails stops nobody else."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any, Protocol
 
 from gpulet.api import names
@@ -11,7 +13,7 @@ from gpulet.controller.refused import Object, RefusedChildren, child_of, gpulet_
 from gpulet.controller.world import Key, Raw, owned_by
 from gpulet.kube.client import Client
 from gpulet.kube.difference import holds
-from gpulet.kube.errors import ForbiddenError, InvalidError, KubeError, NotFoundError
+from gpulet.kube.errors import ForbiddenError, InvalidError, KubeError, NotFoundError, UnavailableError
 from gpulet.kube.events import Events
 from gpulet.kube.kinds import GPULET, POD, Kind, kind_named, kind_of
 from gpulet.model.demand import ModelId
@@ -22,6 +24,10 @@ log = logging.getLogger("gpulet.execute")
 _NAMED_AFTER_OTHERS = ("Service", "NetworkPolicy", "TuningJob")
 # Of these the caches hold our own alone, so that somebody else's is seen only by asking.
 _CACHED_IF_OURS = ("Service", "NetworkPolicy")
+
+
+_SIDE_BY_SIDE = 8
+"""Requests at a time: a thousand models take a second and not a minute, and the API server has others to serve."""
 
 
 class Seen(Protocol):
@@ -46,26 +52,42 @@ class Executor:
         self._names_taken: dict[Key, str] = {}
         self._refused_children = RefusedChildren()
 
-    async def carry_out(self, actions: list[Action], seen: Seen) -> bool:
-        """In order. A failure is logged and met again by the next pass, which decides anew.
+    async def carry_out(
+        self, actions: list[Action], seen: Seen, *, progress: Callable[[], None] = lambda: None
+    ) -> bool:
+        """In order, where order matters: a run of actions of one kind goes side by side. What fails is logged and met
+        again by the next pass, which decides anew. ``progress`` is called after each action.
 
         Answers whether something failed for a passing reason (a conflict, a busy API server), so that the next pass
-        should not wait for an event.
+        should not wait for an event. An API server that cannot serve is not asked for the rest.
         """
-        again = False
-        for action in actions:
-            try:
-                await self._one(action, seen)
-            except (ForbiddenError, InvalidError) as error:
-                self._note_refusal(action, error, seen)
-            except NameTakenError as error:
-                await self._tell_of_taken_name(action, error)
-            except KubeError as error:
-                log.warning("%s: %s", type(action).__name__, error)
-                again |= error.retryable
+        again, unavailable = False, 0
+        for _, run in groupby(actions, key=type):
+            batch = list(run)
+            for start in range(0, len(batch), _SIDE_BY_SIDE):
+                results = await asyncio.gather(*(self._try(a, seen) for a in batch[start : start + _SIDE_BY_SIDE]))
+                progress()
+                again |= any(r is not None and r.retryable for r in results)
+                unavailable += sum(isinstance(r, UnavailableError) for r in results)
+                if unavailable > _SIDE_BY_SIDE:
+                    log.warning("the API server does not serve: the rest is left to the next pass")
+                    return True
         self._refused_children.keep({child_of(a.manifest) for a in actions if isinstance(a, Apply)})
         self._forget(seen)
         return again
+
+    async def _try(self, action: Action, seen: Seen) -> KubeError | None:
+        """What it failed of, if it was not a refusal that is remembered."""
+        try:
+            await self._one(action, seen)
+        except (ForbiddenError, InvalidError) as error:
+            self._note_refusal(action, error, seen)
+        except NameTakenError as error:
+            await self._tell_of_taken_name(action, error)
+        except KubeError as error:
+            log.warning("%s: %s", type(action).__name__, error)
+            return error
+        return None
 
     def take_refusals(self) -> list[tuple[ModelId, str]]:
         """Models whose children a quota or an admission policy has refused since the last call, and its words."""

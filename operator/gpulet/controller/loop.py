@@ -17,7 +17,7 @@ from gpulet.controller.observations import Observations
 from gpulet.controller.observed import rate_per_s
 from gpulet.controller.profiles import choices_of
 from gpulet.controller.question import Question
-from gpulet.controller.read import read_world
+from gpulet.controller.read import Reader
 from gpulet.controller.refusals import Refusals
 from gpulet.controller.scraper import Scraper
 from gpulet.controller.transition import steps
@@ -55,6 +55,7 @@ class Loop:
     _rates_per_s: dict[str, float] = field(default_factory=dict)
     """Planned last, by a model's uid: status shows them rounded and held back, and serves after a restart."""
     _inventory: HeldInventory = field(default_factory=HeldInventory)
+    _reader: Reader = field(default_factory=Reader)
 
     async def run(self) -> None:
         """Never returns: its end is the operator's end."""
@@ -79,9 +80,13 @@ class Loop:
         self.cache.clear_changed()
         known = await self._plan(policy)
         actions = decide(known, now=datetime.now(UTC).replace(microsecond=0))
-        failed = await self.executor.carry_out(actions, self.cache)
+        failed = await self.executor.carry_out(actions, self.cache, progress=self._alive)
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
         self._export(known)
+
+    def _alive(self) -> None:
+        """A pass with a thousand writes is no stopped one."""
+        self.last_pass_s = time.monotonic()
 
     def _patience_s(self, period_s: float) -> float:
         """How long to wait for an event: what failed for a passing reason is tried again soon, then less and less."""
@@ -163,7 +168,7 @@ class Loop:
         )
 
     def _question(self, policy: Policy) -> Question:
-        seen_now = read_world(self.cache.objects())
+        seen_now = self._reader.read(self.cache.objects())
         now_s = time.monotonic()
         world = replace(seen_now, slices=self._inventory.observe(seen_now.slices, seen_now.nodes, now_s=now_s))
         observations = self.scraper.observations()

@@ -9,7 +9,7 @@ from gpulet.api.gpulet import Gpulet
 from gpulet.api.inferencemodel import InferenceModel, ModelSource, PodTemplate
 from gpulet.api.modelprofile import ModelProfile
 from gpulet.api.policy import Policy
-from gpulet.api.workload import ProfileSpec, ServedModel, ServeSpec, ShareConfig
+from gpulet.api.workload import LONGEST_PATIENCE_S, ProfileSpec, ServedModel, ServeSpec, ShareConfig
 from gpulet.build.claim import claim
 from gpulet.build.gpulet import share_of
 from gpulet.build.pod import host_of, profiling_pod, serving_pod
@@ -80,6 +80,7 @@ def serving_pod_of(world: World, gpulet: Gpulet, model: InferenceModel, policy: 
             )
         ],
         percentiles=sorted({50.0, model.spec.slo.percentile}),
+        patience_seconds=patience_s(model.spec.slo.latency_milliseconds),
     )
     return serving_pod(
         gpulet,
@@ -92,6 +93,11 @@ def serving_pod_of(world: World, gpulet: Gpulet, model: InferenceModel, policy: 
         millicores=millicores_of(world, gpulet),
         routed=True,
     )
+
+
+def patience_s(objective_ms: float) -> float:
+    """How long a request in flight may take at the end of its pod: twice the objective, from 10 s to 10 minutes."""
+    return min(max(10.0, 2 * objective_ms / 1000), LONGEST_PATIENCE_S)
 
 
 def profiling_pod_of(

@@ -1,7 +1,7 @@
 """One consistent view of the cluster, taken from the caches at the start of a pass. Reading only."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -89,14 +89,11 @@ def key_of(raw: Mapping[str, Any]) -> Key:
     return raw["metadata"].get("namespace", ""), raw["metadata"]["name"]
 
 
-def parse(kind: type[R], raws: Iterable[Raw], invalid: list[Invalid]) -> dict[Key, R]:
-    """Typed objects by key; what cannot be read goes to ``invalid`` and stops nobody else."""
-    result: dict[Key, R] = {}
-    for raw in raws:
-        try:
-            result[key_of(raw)] = kind.model_validate(raw)
-        except ValidationError as error:
-            first = error.errors()[0]
-            path = ".".join(str(p) for p in first["loc"])
-            invalid.append(Invalid(kind.__name__, raw, f"{path}: {first['msg']}"))
-    return result
+def parse_one(kind: type[R], raw: Raw) -> R | Invalid:
+    """The typed object, or what is wrong with it: that stops nobody else."""
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(p) for p in first["loc"])
+        return Invalid(kind.__name__, raw, f"{path}: {first['msg']}")

@@ -34,16 +34,18 @@ class Informer:
         labels: str | None = None,
         fields: str | None = None,
         silence_s: float = 70.0,
+        matters: Callable[[Raw | None, Raw], bool] = lambda _, __: True,
     ) -> None:
-        """``changed`` is called after each change of the cache. ``silence_s``: bookmarks come about every minute, so
-        a stream that is silent for longer is dead and is opened anew."""
+        """``changed`` is called after each change of the cache that ``matters``: asked of an object as it was (None:
+        it is new) and as it is. ``silence_s``: bookmarks come about every minute, so a stream that is silent for
+        longer is dead and is opened anew."""
         self.kind = kind
         self.objects: dict[Key, Raw] = {}
         self.synced = asyncio.Event()
         self.relists = 0
         self._client, self._changed = client, changed
         self._namespace, self._labels, self._fields = namespace, labels, fields
-        self._silence_s = silence_s
+        self._silence_s, self._matters = silence_s, matters
         self._gone: deque[str] = deque(maxlen=_REMEMBERED_DELETIONS)
 
     async def run(self) -> None:
@@ -75,14 +77,19 @@ class Informer:
             await asyncio.sleep(backoff_s * random.uniform(0.8, 1.2))
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
 
-    def learn(self, raw: Raw) -> None:
-        """Take in an object that a write just answered, if it is newer than the cache: the next pass then sees it."""
+    def learn(self, raw: Raw) -> bool:
+        """Take in an object that a write just answered, if it is newer than the cache: the next pass then sees it.
+
+        Answers whether there was something new that matters.
+        """
         key = _key(raw)
         known = self.objects.get(key)
         if raw["metadata"]["uid"] in self._gone:
-            return  # the answer to a write arrived after the news of the deletion
+            return False  # the answer to a write arrived after the news of the deletion
         if known is None or int(known["metadata"]["resourceVersion"]) < int(raw["metadata"]["resourceVersion"]):
             self.objects[key] = _stripped(raw)
+            return self._matters(known, raw)
+        return False
 
     async def _list(self) -> str:
         items, version = await self._client.list(self.kind, self._namespace, labels=self._labels, fields=self._fields)
@@ -102,9 +109,9 @@ class Informer:
             known = self.objects.get(key)
             if known is not None and known["metadata"]["uid"] == raw["metadata"]["uid"]:
                 del self.objects[key]
-        else:
-            self.learn(raw)
-        self._changed()
+                self._changed()
+        elif self.learn(raw):
+            self._changed()
 
 
 def _key(raw: Raw) -> Key:

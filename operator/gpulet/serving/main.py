@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from gpulet.api.workload import MODEL_ROOT, REPORT_PORT, SOURCE_ROOT, ServeSpec
 from gpulet.nvidia.simulated_client import EXIT_CODE, ShareUnavailableError, connect_if_simulated
 from gpulet.serving import triton
-from gpulet.serving.drain import wait_until_quiet
+from gpulet.serving.drain import MOST_S, wait_until_quiet
 from gpulet.serving.inspection import ModelFileError
 from gpulet.serving.report import serve_report
 from gpulet.serving.repository import Prepared, write_repository
@@ -75,9 +75,9 @@ def _run(server: Server, text: str) -> int:
     while not server.stopping.wait(_POLL_S):
         _check_alive(server.triton)
     log.info("draining")
-    wait_until_quiet(server.triton.traffic)
+    wait_until_quiet(server.triton.traffic, most_s=MOST_S + spec.patience_seconds)
     with suppress(V2Error):
-        server.triton.unload(p.model.name for p in server.prepared)
+        server.triton.unload((p.model.name for p in server.prepared), patience_s=spec.patience_seconds)
     return 0
 
 

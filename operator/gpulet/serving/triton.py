@@ -30,7 +30,6 @@ _RESTRICTED = "model-repository,shared-memory,trace,logging"
 _KEY_HEADER = "gpulet-key"
 # Triton waits so long for idle connections, too, which callers like to keep: what is in flight is waited for before.
 _EXIT_TIMEOUT_S = 2
-_UNLOAD_S = 10.0
 _REQUESTS = re.compile(r"^nv_inference_(request_success|request_failure|pending_request_count)\{[^}]*\} (\S+)", re.M)
 _SHM = Path("/dev/shm")
 _PR_SET_PDEATHSIG = 1
@@ -65,9 +64,9 @@ class Triton:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports.metrics}/metrics", timeout=5) as answer:
             return read_traffic(answer.read().decode())
 
-    def unload(self, models: Iterable[str]) -> None:
-        """Returns when what is in flight has been answered, or after some seconds. Raises V2Error."""
-        deadline = time.monotonic() + _UNLOAD_S
+    def unload(self, models: Iterable[str], *, patience_s: float) -> None:
+        """Returns when what is in flight has been answered, or after ``patience_s``. Raises V2Error."""
+        deadline = time.monotonic() + patience_s
         with V2Client(self.ports.http) as client:
             for model in models:
                 client.unload(model, self.key)
