@@ -32,6 +32,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -180,10 +181,15 @@ def _within(nodes: Sequence[object] | None, gpus: int) -> bool:
 
 
 def _elastic(world: World, mix: Mix, gpus: int, slowdown: Slowdown, most: float) -> float:
-    orders = (Rules(slowdown=slowdown, slack_per_s=0.0, whole_first=first) for first in (True, False))
-    return max(
-        peak(lambda f, r=rules: elastic(_times(mix, f), gpus, world.grid, r) is not None, most=most) for rules in orders
-    )
+    found = []
+    for first in (True, False):
+        rules = Rules(slowdown=slowdown, slack_per_s=0.0, whole_first=first)
+        found.append(peak(partial(_elastic_serves, world, mix, gpus, rules), most=most))
+    return max(found)
+
+
+def _elastic_serves(world: World, mix: Mix, gpus: int, rules: Rules, factor: float) -> bool:
+    return elastic(_times(mix, factor), gpus, world.grid, rules) is not None
 
 
 def ours(world: World, mix: Mix, gpus: int, policy: PlannerPolicy) -> float:
