@@ -117,8 +117,7 @@ def _curve(batch: int, instances: int, fixed: float, sigma: float, quantile: flo
         late = _spread(late, sigma)
     loads = np.array(_LOADS)
     beyond = np.log(np.maximum(np.maximum.accumulate(late, axis=0), 1e-12)) - np.log(_allowed(quantile, loads))[:, None]
-    result = np.array([_crossing(beyond[:, t], np.log(loads)) for t in range(late.shape[1])])
-    return np.maximum.accumulate(result)
+    return np.maximum.accumulate(_crossings(beyond, np.log(loads)))
 
 
 def _allowed(quantile: float, loads: Floats) -> Floats:
@@ -129,15 +128,16 @@ def _allowed(quantile: float, loads: Floats) -> Floats:
     return (1 - quantile) * _PLANNED_LATE * (1 - loads**3)
 
 
-def _crossing(beyond: Floats, log_load: Floats) -> float:
-    """The load at which a logarithm that rises with it passes 0; 0 if it is above from the start."""
-    if beyond[0] > 0:
-        return 0.0
-    if beyond[-1] <= 0:
-        return _LOADS[-1]
-    above = int(np.argmax(beyond > 0))
-    part = -beyond[above - 1] / (beyond[above] - beyond[above - 1])
-    return float(math.exp(log_load[above - 1] + part * (log_load[above] - log_load[above - 1])))
+def _crossings(beyond: Floats, log_load: Floats) -> Floats:
+    """Per column the load at which a logarithm that rises with it passes 0; 0 if it is above from the start."""
+    above = np.argmax(beyond > 0, axis=0)
+    column = np.arange(beyond.shape[1])
+    before = np.maximum(above - 1, 0)
+    low, high = beyond[before, column], beyond[above, column]
+    part = np.where(high > low, -low / np.where(high > low, high - low, 1.0), 0.0)
+    load = np.exp(log_load[before] + part * (log_load[above] - log_load[before]))
+    found: Floats = np.where(beyond[0] > 0, 0.0, np.where(beyond[-1] <= 0, _LOADS[-1], load))
+    return found
 
 
 def _spread(late: Floats, sigma: float) -> Floats:
@@ -170,6 +170,7 @@ def _late(batch: int, instances: int, fixed: float) -> Floats:
     return worse[:, np.floor(_grid() / _OUT_OF_STEP / _STEP + 1e-9).astype(int)]
 
 
+@lru_cache(maxsize=1024)
 def _chain(batch: int, instances: int, fixed: float) -> Floats:
     rows, share = [], np.zeros(0)
     for load in _LOADS:
