@@ -35,6 +35,7 @@ class Bundle(Protocol):
 _TRIES = 12
 """Models that a seat is offered to before it stays empty."""
 Column = tuple[int, ...]
+Spots = tuple[Placement, ...]
 
 
 class Seating:
@@ -59,7 +60,12 @@ class Seating:
         self.repaired = False
         """Whether somebody found no seat in the layout."""
         self._stay: dict[GpuKey, list[Slot]] = defaultdict(list)
-        self._cut: dict[tuple[int, Column, tuple[Placement, ...]], tuple[Placement, ...] | None] = {}
+        self._now: dict[GpuKey, list[Slot]] = defaultdict(list)
+        for one in (one for found in held.values() for one in found):
+            self._now[key_of(one.slot.device)].append(one.slot)
+        self._cut: dict[
+            tuple[int, Column, tuple[Placement, ...], tuple[Placement, ...]], tuple[Placement, ...] | None
+        ] = {}
 
     def run(self, replicas: Ints, columns: Columns) -> Packing | None:
         """The packing with slots for all replicas, or for as many of another size; None if somebody finds no room."""
@@ -104,7 +110,11 @@ class Seating:
             if choice is not None:
                 remaining[choice] -= 1
                 found.append((key, self.market.blocks[choice[0]], choice[1]))
-        empty = [deque(k for k in sort.keys if k not in occupied) for sort in self.market.sorts]
+        # GPUs whose replicas all go are taken last: cutting them anew has to wait for those.
+        empty = [
+            deque(sorted((k for k in sort.keys if k not in occupied), key=lambda k: k in self._now))
+            for sort in self.market.sorts
+        ]
         for (index, column), number in sorted(remaining.items()):
             block = self.market.blocks[index]
             for _ in range(number):
@@ -115,44 +125,35 @@ class Seating:
     def _column_around(self, key: GpuKey, remaining: Mapping[tuple[int, Column], int]) -> tuple[int, Column] | None:
         """The tightest remaining column that holds what stays on the GPU."""
         room = self.packing.rooms[key]
-        best: tuple[int, tuple[int, Column]] | None = None
+        best: tuple[tuple[bool, int], tuple[int, Column]] | None = None
         for (index, column), number in sorted(remaining.items()):
             block = self.market.blocks[index]
             if number < 1 or block.sort != self.sort_of.get(key) or (block.pool is None) == room.used_whole:
                 continue
-            there = self._there(key, block)
+            there = _counts(self._stay.get(key, ()), block)
             if there is None or any(a < b for a, b in zip(column, there, strict=True)):
                 continue
             if block.pool is None and self._free(key, block, column) is None:
                 continue
-            excess = sum(column) - sum(there)
-            if best is None or excess < best[0]:
-                best = excess, (index, column)
+            # As it is cut now, with the slots that go, before it is cut anew.
+            now = _counts(self._now.get(key, ()), block) or there
+            rank = (any(a < b for a, b in zip(column, now, strict=True)), sum(column) - sum(there))
+            if best is None or rank < best[0]:
+                best = rank, (index, column)
         return best[1] if best else None
 
-    def _there(self, key: GpuKey, block: Block) -> Column | None:
-        """Slots per kind that stay on a GPU; None if one of them is no kind of the block."""
-        counts = dict.fromkeys(block.shares, 0)
-        for slot in self._stay.get(key, ()):
-            share = (slot.device.profile or "", slot.compute_percent)
-            if block.pool == ALONE:
-                share = block.shares[0]
-            if share not in counts:
-                return None
-            counts[share] += 1
-        return tuple(counts.values())
-
     def _free(self, key: GpuKey, block: Block, column: Column) -> tuple[Placement, ...] | None:
-        """Placements of a column beside those that stay; None if they do not go together."""
+        """Placements of a column beside those that stay, cut as now where possible; None if they do not go together."""
         gpu, foreign = self.packing.rooms[key].gpu, self.market.sorts[block.sort].room.taken
         own = tuple(sorted(p for p in self.packing.rooms[key].taken if p not in foreign))
-        known = (block.first, column, own)
+        now = {p for slot in self._now.get(key, ()) if (p := self.packing.placement(slot.device)) is not None}
+        known = (block.first, column, own, tuple(sorted(now)))
         if known not in self._cut:
             wanted = {share[0]: n for share, n in zip(block.shares, column, strict=True) if n}
-            others = tuple(sorted(foreign))
-            layout = arrangement(wanted, gpu.placements, gpu.compute_slices, others, frozenset(own))
-            fits = layout is not None and set(own) <= set(layout)
-            self._cut[known] = tuple(p for p in layout or () if p not in own) if fits else None
+            others, compute = tuple(sorted(foreign)), gpu.compute_slices
+            tries = [arrangement(wanted, gpu.placements, compute, others, frozenset({*own, *p})) for p in (now, ())]
+            layout = next((found for found in tries if found is not None and set(own) <= set(found)), None)
+            self._cut[known] = tuple(p for p in layout if p not in own) if layout is not None else None
         return self._cut[known]
 
     def _fill(self, key: GpuKey, block: Block, column: Column) -> None:
@@ -161,7 +162,7 @@ class Seating:
                 kind = block.first + next(i for i, s in enumerate(block.shares) if s[0] == spot.profile)
                 self._offer(kind, Device(*key, spot.profile, spot.start))
             return
-        there = self._there(key, block) or (0,) * len(column)
+        there = _counts(self._stay.get(key, ()), block) or (0,) * len(column)
         for offset in reversed(range(len(column))):
             for _ in range(column[offset] - there[offset]):
                 self._offer(block.first + offset, Device(*key))
@@ -212,6 +213,17 @@ class Seating:
             if slot is not None:
                 self.packing.add(slot)
         return covered(self.packing, self.fleet, self.market, model, self.held)
+
+
+def _counts(slots: Sequence[Slot], block: Block) -> Column | None:
+    """Slots of one GPU per kind of the block; None if one of them is of no such kind."""
+    counts = dict.fromkeys(block.shares, 0)
+    for slot in slots:
+        share = block.shares[0] if block.pool == ALONE else (slot.device.profile or "", slot.compute_percent)
+        if share not in counts:
+            return None
+        counts[share] += 1
+    return tuple(counts.values())
 
 
 def covered(packing: Packing, fleet: Fleet, market: Market, model: int, held: Mapping[ModelId, list[Held]]) -> bool:
