@@ -90,11 +90,14 @@ def killed_at(nth: int, call: Callable[[], Any]) -> str | None:
     """Runs ``call`` in a process that dies before its nth effect; tells which, None if there are fewer."""
 
     def work() -> None:
-        count = 0
+        count, last = 0, ""
 
         def seen(effect: str) -> None:
-            nonlocal count
-            count += 1
+            nonlocal count, last
+            # How often a daemon is asked whether it is up depends on the machine: asking again is no new effect.
+            if effect == last and effect.startswith("subprocess.Popen"):
+                return
+            count, last = count + 1, effect
             if count == nth:
                 os.write(3, effect.encode())
                 os._exit(9)
