@@ -150,7 +150,7 @@ def test_unprepare_killed_anywhere(node: Any, device: str) -> None:
     assert node.leftovers() == []
     told = "\n".join(effects)
     assert len(effects) >= 10
-    driver = "nvmlDevice" if isinstance(node, NvmlRig) else "simulated"
+    driver = " nvml" if isinstance(node, NvmlRig) else "simulated"
     for part in ("os.remove", "after unmount", "os.rmdir", driver):
         assert part in told, told
 
