@@ -3,5 +3,6 @@
 from gpulet.model.plan import RoomRequest
 from gpulet.planner.plan import plan
 from gpulet.planner.room import find_room
+from gpulet.planner.steps import steps
 
-__all__ = ["RoomRequest", "find_room", "plan"]
+__all__ = ["RoomRequest", "find_room", "plan", "steps"]
