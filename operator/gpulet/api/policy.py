@@ -80,6 +80,13 @@ class Policy(PolicyModel):
     """Latency under MPS neighbours = profiled latency x (1 + margin). MIG alone in its slice has none."""
     transition_reserve: Annotated[int, Field(ge=0)] = 1
     """Empty devices of each product kept for make-before-break; tuning and profiling may use them and yield."""
+    fault_domains: bool = False
+    """Replicas of a model are on at least two devices, at the price of another GPU if need be, and on two nodes where
+    that costs none."""
+    empty_nodes: bool = False
+    """Among plans of one cost, that which leaves more nodes without a serving share, for an autoscaler to take."""
+    node_failure_headroom: bool = False
+    """Only as much is placed as still fits when the node with most GPUs is lost."""
     period_seconds: Annotated[float, Field(ge=0.1, le=3600)] = 10.0
     """The longest time between two looks at the cluster."""
     unusable_after_seconds: Annotated[float, Field(gt=0, le=3600)] = 15.0

@@ -59,6 +59,9 @@ def problem(
             interference_margin=policy.interference_margin,
             transition_reserve=policy.transition_reserve,
             prices=tuple(sorted(policy.prices.items())),
+            fault_domains=policy.fault_domains,
+            empty_nodes=policy.empty_nodes,
+            node_failure_headroom=policy.node_failure_headroom,
         ),
     )
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from gpulet.model.demand import ModelId
-from gpulet.model.device import Device
+from gpulet.model.device import Device, Gpu
 from gpulet.model.plan import Problem, Slot
 from gpulet.planner.assign import Fleet, cost_of, next_ordinal
 from gpulet.planner.eligibility import Rules
@@ -79,15 +79,16 @@ def _crowded(packing: Packing) -> list[ModelId]:
 def _spread(packing: Packing, fleet: Fleet) -> tuple[str, ...]:
     """Two devices for every model with two replicas, then two nodes; what is said where that is impossible."""
     for model in _crowded(packing):
-        elsewhere = _other_device(packing.slots[model][0].device)
-        if not _exchanged(packing, fleet, model, elsewhere):
-            _moved(packing, fleet, model, elsewhere, opening=True)
+        own = packing.slots[model][0].device
+        if not _exchanged(packing, fleet, model, _other_device(own)):
+            # What is opened anyway is better opened on another node.
+            _moved(packing, fleet, model, (_other_node(own), _other_device(own)), opening=True)
     for model in sorted(m for m, slots in packing.slots.items() if len(slots) > 1):
         if len({s.device.node for s in packing.slots[model]}) > 1:
             continue
         elsewhere = _other_node(packing.slots[model][0].device)
         if not _exchanged(packing, fleet, model, elsewhere):
-            _moved(packing, fleet, model, elsewhere, opening=False)
+            _moved(packing, fleet, model, (elsewhere,), opening=False)
     return tuple(f"{m} has all replicas in one fault domain: no other device has room" for m in _crowded(packing))
 
 
@@ -143,24 +144,31 @@ def _put(packing: Packing, fleet: Fleet, slot: Slot, device: Device) -> bool:
     return True
 
 
-def _moved(packing: Packing, fleet: Fleet, model: ModelId, wanted: Wanted, *, opening: bool) -> bool:
-    """Move one replica into free room, of GPUs in use first; ``opening``: an empty GPU if need be."""
+def _moved(packing: Packing, fleet: Fleet, model: ModelId, wanted: tuple[Wanted, ...], *, opening: bool) -> bool:
+    """Move one replica into free room, of GPUs in use first; ``opening``: an empty GPU if need be. ``wanted``: the
+    best places first."""
     mine = max(packing.slots[model], key=slot_order)
-    product = packing.rooms[key_of(mine.device)].gpu.product
-    gpus = [g for g in fleet.allowed[model] if g.product == product]
     for in_use in (True, False) if opening else (True,):
-        for gpu in gpus:
-            if (key_of(gpu) in packing.open) != in_use:
-                continue
-            starts = [p.start for p in gpu.placements if p.profile == mine.device.profile]
-            homes = [Device(gpu.node, gpu.uuid, mine.device.profile, s) for s in starts]
-            for device in homes if mine.device.profile else [Device(gpu.node, gpu.uuid)]:
+        homes = [device for gpu, device in _homes(packing, fleet, mine) if (key_of(gpu) in packing.open) == in_use]
+        for suits in wanted:
+            for device in filter(suits, homes):
                 mark = packing.mark()
                 packing.remove(mine)
-                if wanted(device) and _put(packing, fleet, mine, device):
+                if _put(packing, fleet, mine, device):
                     return True
                 packing.back_to(mark)
     return False
+
+
+def _homes(packing: Packing, fleet: Fleet, mine: Slot) -> Iterator[tuple[Gpu, Device]]:
+    """Devices of the kind that the replica is on now."""
+    product, profile = packing.rooms[key_of(mine.device)].gpu.product, mine.device.profile
+    for gpu in fleet.allowed[mine.model]:
+        if gpu.product != product:
+            continue
+        starts = [p.start for p in gpu.placements if p.profile == profile] if profile else [None]
+        for start in starts:
+            yield gpu, Device(gpu.node, gpu.uuid, profile, start)
 
 
 def _empty_nodes(packing: Packing, fleet: Fleet, problem: Problem) -> None:
