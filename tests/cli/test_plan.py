@@ -172,6 +172,8 @@ def test_the_steps_lead_from_what_exists_to_the_plan(tmp_path: Path) -> None:
     write(tmp_path, profile(), model("a", latency_ms=100), resource_slice(), resource_slice("GPU-2", "gpu-b"))
     write(tmp_path, gpulet("a-1", 50, origin="plan", serves="a"), name="more.yaml")
     found = answer(tmp_path)
+    kinds = [step["kind"] for step in found["steps"]]
+    assert kinds.index("create") < kinds.index("wait") < kinds.index("switch") < kinds.index("drain")
     created, deleted = (
         {(s["gpulet"]["gpu"], s["gpulet"]["computePercent"]) for s in found["steps"] if s["kind"] == kind}
         for kind in ("create", "delete")
@@ -179,6 +181,7 @@ def test_the_steps_lead_from_what_exists_to_the_plan(tmp_path: Path) -> None:
     (planned,) = [(share["gpu"], share["computePercent"]) for share in found["gpulets"]]
     assert planned[1] == 100
     assert ({(UUID, 50)} | created) - deleted == {planned}
+    assert [step["stage"] for step in found["steps"]] == sorted(step["stage"] for step in found["steps"])
     assert all(step["reason"] for step in found["steps"])
 
 

@@ -16,7 +16,9 @@ from gpulet.controller.question import Question
 from gpulet.controller.world import World
 from gpulet.model.demand import ModelId
 from gpulet.model.plan import Objective, Plan, Problem, Unplaced
+from gpulet.model.steps import Step
 from gpulet.planner import plan as make_plan
+from gpulet.planner.steps import steps
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Answer:
     unplaced: tuple[Unplaced, ...]
     solve_seconds: float
     notes: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    """The way from what exists to the plan."""
 
     @property
     def all_fit(self) -> bool:
@@ -82,7 +86,8 @@ def ask(
         for key, choice in sorted(choices.items())
         if choice.profile is None
     ]
-    return Answer(asked, made, (*made.unplaced, *_short(asked, made), *without), seconds, (*notes, *made.notes))
+    unplaced = (*made.unplaced, *_short(asked, made), *without)
+    return Answer(asked, made, unplaced, seconds, (*notes, *made.notes), steps(asked.current, made, asked))
 
 
 def _short(asked: Problem, made: Plan) -> list[Unplaced]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 from gpulet.cli.plan import Answer
-from gpulet.cli.plan_shown import fates, in_order, summary, why
+from gpulet.cli.plan_shown import fates, in_order, step_words, summary, why
 from gpulet.model.demand import ModelId
 from gpulet.model.device import Gpu
 from gpulet.model.plan import Slot, Usage
@@ -120,6 +120,7 @@ def html(answer: Answer) -> str:
         )
         for placed, out in fates(answer)
     ]
+    steps = [(str(step.stage), step.kind, step_words(step), step.reason) for step in answer.steps]
     notes = "".join(f"<li>{escape(note)}</li>" for note in answer.notes)
     return "\n".join(
         [
@@ -133,6 +134,7 @@ def html(answer: Answer) -> str:
             "</div>",
             *_table("Models", ("model", "fits", "predicted", "sustains", "why"), models),
             *_table("Shares", ("node", "GPU", "MIG", "share", "memory", "models", "batch", "instances"), shares),
+            *(_table("Steps", ("stage", "step", "what", "why"), steps) if steps else ()),
             f"<h2>Notes</h2><ul>{notes}</ul>" if notes else "",
             "</main></body></html>",
         ]

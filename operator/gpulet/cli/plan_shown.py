@@ -9,6 +9,7 @@ from rich.table import Table
 
 from gpulet.cli.plan import Answer
 from gpulet.model.plan import Placed, Slot, Unplaced
+from gpulet.model.steps import Step
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "rateFactorBound": None if plan.rate_factor_bound is None else round(plan.rate_factor_bound, 6),
         "models": [_model(*pair) for pair in fates(answer)],
         "gpulets": [_gpulet(slot) for slot in in_order(plan.slots)],
-        "steps": changes(answer),
+        "steps": [_step(step) for step in answer.steps],
         "notes": list(answer.notes),
     }
 
@@ -88,12 +89,31 @@ def _gpulet(slot: Slot) -> dict[str, Any]:
     }
 
 
-def changes(answer: Answer) -> list[dict[str, Any]]:
-    """What has to be made and what goes, compared with what exists; in no order that the controller would keep."""
-    exist, planned = set(answer.problem.current), set(answer.plan.slots)
-    made = [("create", "it is planned and does not exist", slot) for slot in in_order(list(planned - exist))]
-    gone = [("delete", "it exists and is not in the plan", slot) for slot in in_order(list(exist - planned))]
-    return [{"kind": kind, "reason": reason, "gpulet": _gpulet(slot)} for kind, reason, slot in (*made, *gone)]
+def _step(step: Step) -> dict[str, Any]:
+    """Steps of one stage run side by side; keys that do not apply are left out."""
+    found: dict[str, Any] = {"stage": step.stage, "kind": step.kind, "reason": step.reason}
+    if step.slot is not None:
+        found["gpulet"] = _gpulet(step.slot)
+    if step.device is not None:
+        found["device"] = {"node": step.device.node, "gpu": step.device.gpu}
+    if step.model is not None:
+        found["model"] = {"namespace": step.model.namespace, "name": step.model.name}
+        found["routed"] = [_gpulet(slot) for slot in step.routed]
+    if step.temporary:
+        found["temporary"] = True
+    return found
+
+
+def step_words(step: Step) -> str:
+    """What is done, to what."""
+    if step.slot is not None:
+        where = f"{step.slot.device.node} {step.slot.device.gpu}"
+        mig = "" if step.slot.device.profile is None else f" {step.slot.device.profile}@{step.slot.device.start}"
+        stands_in = " (stands in)" if step.temporary else ""
+        return f"{', '.join(map(str, step.slot.models))}: {step.slot.compute_percent} % of {where}{mig}{stands_in}"
+    if step.device is not None:
+        return f"{step.device.node} {step.device.gpu}"
+    return f"{step.model} to {len(step.routed)} replicas"
 
 
 def as_tables(answer: Answer) -> Group:
@@ -119,7 +139,20 @@ def as_tables(answer: Answer) -> Group:
         model = placed.model if placed is not None else out.model if out is not None else None
         predicted = "-" if placed is None else f"{placed.predicted_latency_ms:.3g}"
         models.add_row(str(model), "yes" if out is None else "in part" if placed else "no", predicted, why(placed, out))
-    return Group(shares, models, summary(answer), *(f"note: {note}" for note in answer.notes))
+    parts: list[Table | str] = [shares, models]
+    if answer.problem.current:
+        parts.append(_steps_table(answer))
+    return Group(*parts, summary(answer), *(f"note: {note}" for note in answer.notes))
+
+
+def _steps_table(answer: Answer) -> Table:
+    """The way from what exists; from nothing it would only repeat the shares."""
+    table = Table(title="Steps from what exists", title_justify="left")
+    for column in ("stage", "step", "what", "why"):
+        table.add_column(column)
+    for step in answer.steps:
+        table.add_row(str(step.stage), step.kind, step_words(step), step.reason)
+    return table
 
 
 def summary(answer: Answer) -> str:
