@@ -42,7 +42,7 @@ test: lint unit ## everything: lint, unit, real API server, real cluster, demo w
 	$(PY) -m pytest e2e -m 'not soak'
 
 soak: env ## the long series: three hundred kills of the node's parts, twenty in a cluster, churn
-	$(PY) -m pytest tests/agent/test_soak.py -m soak -s
+	$(PY) -m pytest tests -m soak -s
 	$(PY) -m pytest e2e -m soak
 
 demo: .venv/.ready ## a cluster, Gpulet, models, load, a tuning job, and a table of what happened

@@ -20,7 +20,14 @@ from gpulet.agent import tmpfs
 from gpulet.agent.waiting import Deadline
 from tests.agent.nvml_rig import NvmlRig
 
-DEVICES = ["gpu-1", "gpu-0-mig-3g-40gb-4"]
+WHOLE, PLACEMENT = "gpu-1", "gpu-0-mig-3g-40gb-4"
+# Each takes a minute or two: each source and each kind of device every time, the other two pairs in `make soak`.
+PLACES = [
+    ("simulated", WHOLE),
+    ("nvml", PLACEMENT),
+    pytest.param("simulated", PLACEMENT, marks=pytest.mark.soak),
+    pytest.param("nvml", WHOLE, marks=pytest.mark.soak),
+]
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "subprocess.Popen"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _DRIVER = re.compile(r"nvml(?!Event)\w*(Create|Destroy|Set)\w*")
@@ -39,7 +46,8 @@ def node(rig: Any, request: pytest.FixtureRequest) -> Any:
 def _effect(event: str, arguments: tuple[Any, ...]) -> str | None:
     if event == "open":
         path, _, flags = arguments
-        return f"open {path}" if flags & _WRITES and path != os.devnull else None
+        # A number is a descriptor that is open already: the pipe to a program that is started.
+        return f"open {path}" if flags & _WRITES and path != os.devnull and not isinstance(path, int) else None
     return f"{event} {arguments[0]}" if event in _CHANGES else None
 
 
@@ -108,7 +116,7 @@ def killed_at(nth: int, call: Callable[[], Any]) -> str | None:
     return _child(work) or None
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("node", "device"), PLACES, indirect=["node"])
 @pytest.mark.case("A19", "A25", "C1", "C21")
 def test_prepare_killed_anywhere(node: Any, device: str) -> None:
     """Called again it ends the same; unprepared instead, nothing is left (cases A19, A25, C1, C21)."""
@@ -133,7 +141,7 @@ def test_prepare_killed_anywhere(node: Any, device: str) -> None:
         assert part in told, told
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("node", "device"), PLACES, indirect=["node"])
 @pytest.mark.case("A15", "A19")
 def test_unprepare_killed_anywhere(node: Any, device: str) -> None:
     """Called again nothing is left: no daemon, instance, file, mount or compute mode (case A15)."""
