@@ -1,12 +1,13 @@
 """The controller's informers: what the loop sees, and what wakes it."""
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from gpulet.api import names
-from gpulet.api.policy import Policy, PolicyError, read_policy
+from gpulet.api.policy import Policy
+from gpulet.controller.actions import Action
+from gpulet.controller.policy_in_force import PolicyInForce
 from gpulet.controller.world import Key
 from gpulet.kube.client import Client
 from gpulet.kube.informer import Informer
@@ -26,8 +27,6 @@ from gpulet.kube.kinds import (
     SERVICE,
     TUNING_JOB,
 )
-
-log = logging.getLogger("gpulet.cache")
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
 
@@ -50,8 +49,7 @@ class Cache:
 
     def __init__(self, client: Client, *, system_namespace: str = names.SYSTEM_NAMESPACE) -> None:
         self._event = asyncio.Event()
-        self._policy = Policy()
-        self._policy_text: str | None = None
+        self._policy = PolicyInForce()
 
         def informer(kind: Any, **selectors: Any) -> Informer:
             return Informer(client, kind, changed=self._event.set, **selectors)
@@ -121,18 +119,10 @@ class Cache:
         except TimeoutError:
             return
 
-    def policy(self) -> Policy:
-        """The policy in force: that of the ConfigMap, or the last good one while it cannot be read."""
-        raw = next(iter(self._policy_informer.objects.values()), None)
-        text = (raw or {}).get("data", {}).get("policy.yaml")
-        if text == self._policy_text or (text is None and self._policy_text is not None):
-            return self._policy  # a deleted ConfigMap changes nothing: defaults could roll every model over
-        self._policy_text = text
-        try:
-            self._policy = (
-                Policy() if text is None else read_policy(text, source=f"ConfigMap {names.POLICY_CONFIG_MAP}")
-            )
-            log.info("policy: now in force: %s", self._policy.model_dump_json(by_alias=True))
-        except PolicyError as error:
-            log.error("policy: the last good one stays in force: %s", error)
-        return self._policy
+    def policy(self) -> Policy | None:
+        """The policy in force; None: none can be read, and nothing good was ever seen."""
+        return self._policy.read(next(iter(self._policy_informer.objects.values()), None))
+
+    def policy_faults(self) -> list[Action]:
+        """What is wrong with the policy's ConfigMap, as an Event on it."""
+        return [self._policy.fault] if self._policy.fault is not None else []

@@ -48,6 +48,8 @@ class Loop:
     leading: bool = False
     last_pass_s: float = field(default_factory=time.monotonic)
     """When the last pass was completed, for the probe."""
+    period_s: float = Policy().period_seconds
+    """The longest time between two passes, by the policy in force."""
     _failures_in_a_row: int = 0
     _plans: dict[Problem, Plan] = field(default_factory=dict)
     _unrouted_since_s: dict[Key, float] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class Loop:
         self.leading, self.last_pass_s = True, time.monotonic()
         await self.cache.synced()
         while True:
-            policy = self.cache.policy()
+            policy = await self._policy()
             started = time.monotonic()
             try:
                 await self.pass_once(policy)
@@ -75,11 +77,20 @@ class Loop:
             await self.cache.changed(timeout_s=self._patience_s(policy.period_seconds))
             await asyncio.sleep(_SETTLE_S)
 
+    async def _policy(self) -> Policy:
+        """The policy in force. Waits for one that can be read, and says meanwhile what is wrong with it."""
+        while (policy := self.cache.policy()) is None:
+            self.cache.clear_changed()
+            await self.executor.carry_out(self.cache.policy_faults(), self.cache, progress=self._alive)
+            await self.cache.changed(timeout_s=self.period_s)
+        self.period_s = policy.period_seconds
+        return policy
+
     async def pass_once(self, policy: Policy) -> None:
         """Decide on what is seen now, and do it."""
         self.cache.clear_changed()
         known = await self._plan(policy)
-        actions = decide(known, now=datetime.now(UTC).replace(microsecond=0))
+        actions = decide(known, now=datetime.now(UTC).replace(microsecond=0)) + self.cache.policy_faults()
         failed = await self.executor.carry_out(actions, self.cache, progress=self._alive)
         self._failures_in_a_row = self._failures_in_a_row + 1 if failed else 0
         self._export(known)

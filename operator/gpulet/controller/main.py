@@ -148,7 +148,7 @@ async def _serve_health(loop: Loop, cache: Cache, exported: Exported) -> web.App
 
     async def healthz(_: web.Request) -> web.Response:
         age_s = time.monotonic() - loop.last_pass_s
-        stale = loop.leading and age_s > max(_STALE_PASS_S, 3 * cache.policy().period_seconds)
+        stale = loop.leading and age_s > max(_STALE_PASS_S, 3 * loop.period_s)
         return web.Response(status=500 if stale else 200, text=f"last pass {age_s:.0f} s ago\n")
 
     async def readyz(_: web.Request) -> web.Response:

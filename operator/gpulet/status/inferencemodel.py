@@ -12,7 +12,7 @@ from gpulet.api.inferencemodel import (
     ReplicaCounts,
 )
 from gpulet.api.workload import METRICS_PORT, REPORT_PORT
-from gpulet.status.conditions import Fact, conditions, kstatus, no, ready_from, unknown, yes
+from gpulet.status.conditions import Fact, conditions, find, kstatus, no, ready_from, unknown, yes
 from gpulet.status.figures import rounded
 
 # Reasons that only a change by the user (or an admin) can remove.
@@ -75,12 +75,19 @@ class ModelFacts:
     """None: no tuning is asked for. Whatever it says, the model serves."""
 
 
-def serving(facts: ModelFacts) -> Fact:
-    """Serving: every planned replica is ready."""
-    if facts.serving_error is not None:
-        return facts.serving_error
+def serving(facts: ModelFacts, *, served: bool = False) -> Fact:
+    """Serving: every planned replica is ready, or those that they replace still serve the same spec.
+
+    ``served``: Serving has been True since the spec was last changed. Only then do replicas of an earlier plan serve
+    what is asked for now.
+    """
     counts = replica_counts(facts)
     total, ready = counts.planned, counts.ready
+    starting = facts.serving_error is None or facts.serving_error.reason == "Starting"
+    if served and starting and ready < total <= sum(line.ready for line in facts.lines):
+        return yes("Serving", "Moving", f"{ready} of {total} planned replicas ready; those they replace serve until then")
+    if facts.serving_error is not None:
+        return facts.serving_error
     if total == 0:
         return no("Serving", "NoReplicas", "nothing is planned yet")
     if ready < total:
@@ -134,7 +141,10 @@ def all_enforced(parts: tuple[Fact, ...]) -> Fact:
 
 def inference_model_status(model: InferenceModel, facts: ModelFacts, *, now: datetime) -> InferenceModelStatus:
     """The whole status of an InferenceModel."""
-    serves = serving(facts)
+    generation = model.metadata.generation
+    before = find(model.status.conditions, "Serving")
+    served = before is not None and before.status == "True" and before.observed_generation == generation
+    serves = serving(facts, served=served)
     ready = ready_from([facts.profiled if not serves.true else yes("Profiled", "Serving"), facts.planned, serves])
     stalled = next((f for f in (facts.profiled, facts.planned, serves) if not f.true and f.reason in STALLING), None)
     all_facts = [
@@ -147,7 +157,6 @@ def inference_model_status(model: InferenceModel, facts: ModelFacts, *, now: dat
         *([facts.tuned] if facts.tuned is not None else []),
         *kstatus(ready, stalled=None if ready.true else stalled),
     ]
-    generation = model.metadata.generation
     return InferenceModelStatus(
         observed_generation=generation,
         conditions=conditions(model.status.conditions, all_facts, generation=generation, now=now),
