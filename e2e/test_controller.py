@@ -1,5 +1,6 @@
 """The controller against a real scheduler that says no, with real kubelets and a real Triton."""
 
+import json
 import os
 import signal
 import threading
@@ -215,6 +216,24 @@ def test_a_namespace_s_quota_is_told_and_stops_nobody_else(kubectl: Kubectl) -> 
         )
     finally:
         kubectl.run("-n", NAMESPACE, "delete", "resourcequota", "none")
+
+
+def test_a_policy_that_cannot_be_read_is_told_on_its_config_map(kubectl: Kubectl) -> None:
+    here = ("-n", "gpulet-system")
+    good = (kubectl.get("configmap", "gpulet-policy", "gpulet-system") or {})["data"]
+
+    def patch(text: str) -> None:
+        kubectl.run(*here, "patch", "configmap", "gpulet-policy", "-p", json.dumps({"data": {"policy.yaml": text}}))
+
+    def told() -> bool:
+        found = kubectl.list("events.events.k8s.io", *here)
+        return any(e["reason"] == "InvalidPolicy" and "did you mean headroom" in e["note"] for e in found)
+
+    try:
+        patch("headrom: 0.3")
+        install.eventually("the Event", told, timeout_s=30)
+    finally:
+        patch(good["policy.yaml"])
 
 
 def test_what_cannot_be_served_says_so_and_the_others_go_on(kubectl: Kubectl) -> None:

@@ -32,7 +32,9 @@ class Request:
 # have spec.tuning, whose TuningJobs the controller makes (test_controller.py sees these verbs used).
 AUTOTUNED = frozenset(Request("gpulet.dev", "tuningjobs", verb) for verb in ("create", "patch", "delete"))
 REPLACED = frozenset({Request("gpulet.dev", "modelprofiles", "delete")})
-RARE = frozenset({Request("resource.k8s.io", "resourceslices", "delete")}) | AUTOTUNED | REPLACED
+# The agent's Events are about GPUs that fail or that somebody else holds (test_node.py): a demo may see none.
+EVENTS = frozenset({Request("events.k8s.io", "events", "create")})
+RARE = frozenset({Request("resource.k8s.io", "resourceslices", "delete")}) | AUTOTUNED | REPLACED | EVENTS
 
 
 def events(log: Path, user: str, *, since: datetime | None = None) -> Iterator[dict[str, Any]]:

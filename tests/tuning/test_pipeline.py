@@ -25,6 +25,7 @@ from gpulet.api.workload import (
     TuneSpec,
 )
 from gpulet.tuning.records import client_progress
+from gpulet.tuning.verdict import LEAST_GAIN
 from tests.pods import pods_program, pods_python
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("tuning-ports")]
@@ -154,8 +155,10 @@ def test_two_clients_search_kills_lose_nothing_and_the_merge_is_right(job: Job) 
     report = job.report()
     assert report.error is None and report.records == TRIALS
     assert report.max_difference is not None and report.max_difference < 1e-3
-    assert report.after_milliseconds is not None and report.untuned_milliseconds is not None
-    assert report.after_milliseconds < report.untuned_milliseconds
+    # A dozen random candidates on a busy machine may all be worse than what was there; then they must not be adopted.
+    assert report.before_milliseconds and report.after_milliseconds and report.untuned_milliseconds
+    gain = 1 - report.after_milliseconds / report.before_milliseconds
+    assert not report.adopted or gain > LEAST_GAIN
     assert (
         report.model_digest
         == "sha256:" + hashlib.sha256((job.folder / "models/model/model.onnx").read_bytes()).hexdigest()
