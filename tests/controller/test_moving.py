@@ -1,4 +1,4 @@
-"""An ordinary move (another share, another serving image) of a spec that is served is no outage, and looks like none."""
+"""An ordinary move (another share, another serving image) of a served spec is no outage, and looks like none."""
 
 import asyncio
 from typing import Any

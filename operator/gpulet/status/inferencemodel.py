@@ -85,7 +85,7 @@ def serving(facts: ModelFacts, *, served: bool = False) -> Fact:
     total, ready = counts.planned, counts.ready
     starting = facts.serving_error is None or facts.serving_error.reason == "Starting"
     if served and starting and ready < total <= sum(line.ready for line in facts.lines):
-        return yes("Serving", "Moving", f"{ready} of {total} planned replicas ready; those they replace serve until then")
+        return yes("Serving", "Moving", f"{ready} of {total} planned replicas ready; the replaced serve until then")
     if facts.serving_error is not None:
         return facts.serving_error
     if total == 0:
