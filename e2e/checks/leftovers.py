@@ -7,10 +7,16 @@ from gpulet.api import names
 _OURS = ("inferencemodels.gpulet.dev", "tuningjobs.gpulet.dev", "modelprofiles.gpulet.dev", "gpulets.gpulet.dev")
 
 
+def kinds(kubectl: Kubectl) -> list[str]:
+    """Those of ours that the cluster has: where Gpulet is uninstalled, none."""
+    names_there = {crd["metadata"]["name"] for crd in kubectl.list("customresourcedefinitions")}
+    return [kind for kind in _OURS if kind in names_there]
+
+
 def in_cluster(kubectl: Kubectl) -> list[str]:
     """Objects of our kinds, and what Gpulet made of Kubernetes' own, as kind/namespace/name."""
     managed = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-    found = [(kind, item) for kind in _OURS for item in kubectl.list(kind, "-A")]
+    found = [(kind, item) for kind in kinds(kubectl) for item in kubectl.list(kind, "-A")]
     found += [
         (kind, item)
         for kind in ("pods", "services", "jobs", "networkpolicies", "resourceclaims")

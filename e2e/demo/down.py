@@ -7,7 +7,7 @@ from e2e.cluster.providers import choose
 from e2e.demo.install import NAMESPACE, eventually
 from e2e.kubectl import Kubectl, KubectlError
 
-_KINDS = "inferencemodels.gpulet.dev,tuningjobs.gpulet.dev,modelprofiles.gpulet.dev"
+GPULETS = "gpulets.gpulet.dev"
 
 
 def objects(kubectl: Kubectl, progress: Progress) -> None:
@@ -17,8 +17,11 @@ def objects(kubectl: Kubectl, progress: Progress) -> None:
     """
     progress("deleting all Gpulet objects and the demo's namespace")
     kubectl.run("delete", "jobs", "-n", NAMESPACE, "--all", "--ignore-not-found")
-    kubectl.run("delete", _KINDS, "--all", "--all-namespaces", "--ignore-not-found")
-    kubectl.run("delete", "gpulets.gpulet.dev", "--all", "--all-namespaces", "--ignore-not-found")
+    # Gpulets last: those of a model that is still there would be made again. Uninstalled, there are no kinds at all.
+    kinds = leftovers.kinds(kubectl)
+    for some in ([k for k in kinds if k != GPULETS], [k for k in kinds if k == GPULETS]):
+        if some:
+            kubectl.run("delete", ",".join(some), "--all", "--all-namespaces", "--ignore-not-found")
     found: list[str] = []
 
     def nothing_left() -> bool:

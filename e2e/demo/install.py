@@ -17,8 +17,8 @@ EXAMPLES = REPOSITORY / "examples/demo"
 # The runners of the MPS daemons change only when their pods are deleted: clients outlive upgrades.
 _RESTARTED = (("gpulet-system", "deployment/gpulet-controller"), ("gpulet-node", "daemonset/gpulet-agent"))
 _PROGRAMS = ("gpulet-controller", "gpulet-agent", "gpulet-mps-runner")
-# One slice with the counters and one with the devices for each of the overlay's three GPUs.
-SLICES = 6
+# One slice with the counters and one with the devices for each of the overlay's four GPUs.
+SLICES = 8
 
 
 def cluster(name: str, progress: Progress) -> Kubectl:

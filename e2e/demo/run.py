@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from e2e.cluster.commands import say
+from e2e.cluster.paths import REPOSITORY
 from e2e.demo import install, load, summary
 from e2e.demo.install import NAMESPACE
 from e2e.kubectl import Kubectl
@@ -15,7 +16,8 @@ from gpulet.cli.live import view
 from gpulet.cli.manifests import Manifests
 from gpulet.cli.plan import ask
 from gpulet.cli.plan_shown import as_json
-from gpulet.cli.top import Screen, condition, follow
+from gpulet.cli.top import Screen, follow
+from gpulet.cli.words import Result, condition, result_of
 from gpulet.controller.world import World
 
 # How long callers keep calling after the demo, so that conditions can be read.
@@ -55,15 +57,7 @@ class Scene:
 
 def _ended(world: World, key: tuple[str, str]) -> bool:
     job = world.jobs[key]
-    if job.status.phase not in ("Succeeded", "Failed"):
-        return False
-    if not job.status.adopted or job.spec.model_ref is None:
-        return True
-    model = world.models.get((key[0], job.spec.model_ref.name))
-    if model is None or model.status.serving_format != "tvm":
-        return False
-    shares = [g for g in world.gpulets.values() if g.spec.models and g.spec.models[0].name == model.metadata.name]
-    return all(g.spec.models and g.spec.models[0].artifact is not None for g in shares)
+    return job.status.phase in ("Succeeded", "Failed") and result_of(world, job) is not Result.WAITS
 
 
 def run(name: str, console: Console) -> dict[str, Any]:
@@ -116,6 +110,7 @@ def _farewell(kubectl: Kubectl, name: str, console: Console, seconds: float) -> 
         f"The demo took {seconds:.0f} s. The cluster stays up; callers go on for {LIGHT_LOAD_S // 60} minutes.",
         "Look around:",
         f"  {install.context(kubectl)}",
+        f"  export PATH={REPOSITORY / '.venv/bin'}:$PATH    # kubectl, gpulet",
         "  kubectl get gim,gtj,gmp,gpl -A",
         "  gpulet top; gpulet map; gpulet explain demo/gestures; gpulet plan --from-cluster",
         f"Take it down: make demo-down{'' if name == 'gpulet' else f' CLUSTER={name}'}",

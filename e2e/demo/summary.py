@@ -7,7 +7,7 @@ from rich.table import Table
 
 from gpulet.api.inferencemodel import InferenceModel
 from gpulet.api.tuningjob import TuningJob
-from gpulet.cli.top import condition, number
+from gpulet.cli.words import condition, number, result_of
 from gpulet.controller.world import World
 
 
@@ -59,6 +59,7 @@ def _tuning(name: str, job: TuningJob, world: World) -> dict[str, Any]:
         "afterMilliseconds": latency.after_milliseconds if latency else None,
         "onnxRuntimeMilliseconds": latency.onnx_runtime_milliseconds if latency else None,
         "adopted": status.adopted,
+        "result": result_of(world, job),
         "servedNow": served.status.serving_format if served is not None else None,
         "message": next((c.message for c in status.conditions if c.type == "Succeeded"), ""),
     }
@@ -92,7 +93,7 @@ def show(found: dict[str, Any], console: Console) -> None:
             f"Tuning {t['job']}: {t['phase']}, {t['trials']} candidates measured at {t['computePercent']} % and batch "
             f"{t['batch']}: {number(t['beforeMilliseconds'])} ms before, {number(t['afterMilliseconds'])} ms after; "
             f"ONNX Runtime {number(t['onnxRuntimeMilliseconds'])} ms, untuned {number(t['untunedMilliseconds'])} ms. "
-            f"{'Adopted: the model is served as ' + str(t['servedNow']) if t['adopted'] else 'Not adopted'}.",
+            f"Result: {t['result']}; the model is served as {t['servedNow'] or 'nothing'}.",
             soft_wrap=True,
         )
         if t["phase"] == "Failed":

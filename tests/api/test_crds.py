@@ -11,7 +11,7 @@ from gpulet.api import crds
 from gpulet.api.crds import DEFINITIONS, manifest, manifests, missing_fields
 
 ROOT = Path(__file__).parent.parent.parent
-_KNOWN_CONDITIONS = {"Ready", "Succeeded", "Enforced", "ObjectiveMet"}
+_KNOWN_CONDITIONS = {"Ready", "Succeeded", "Measured", "Enforced", "ObjectiveMet"}
 
 
 def test_the_checked_in_crds_are_those_of_the_models() -> None:

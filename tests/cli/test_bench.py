@@ -4,10 +4,12 @@ import asyncio
 import ipaddress
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
+from typer.testing import CliRunner
 
 from gpulet.cli.bench import (
     BenchError,
@@ -20,6 +22,7 @@ from gpulet.cli.bench import (
     run,
     schedule,
 )
+from gpulet.cli.main import app
 
 
 @pytest.fixture
@@ -37,9 +40,9 @@ async def served() -> AsyncIterator[tuple[str, list[bytes]]]:
         await asyncio.sleep(0.02)
         return web.Response(status=500 if failed else 200)
 
-    app = web.Application()
-    app.add_routes([web.get("/v2/models/m", metadata), web.post("/v2/models/m/infer", infer)])
-    runner = web.AppRunner(app)
+    application = web.Application()
+    application.add_routes([web.get("/v2/models/m", metadata), web.post("/v2/models/m/infer", infer)])
+    runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -59,6 +62,16 @@ async def test_an_open_loop_sends_what_was_scheduled_and_counts_failures(served:
     assert found["answered"] == due - due // 5
     assert 20 <= found["latencyMilliseconds"]["p50"] < 200
     assert found["latencyMilliseconds"]["p50"] <= found["latencyMilliseconds"]["p99"]
+
+
+async def test_the_line_for_people_has_a_word_only_for_what_failed(served: tuple[str, list[bytes]]) -> None:
+    url, _ = served
+    command = ["bench", url, "--rate", "20", "--seconds", "0.1", "--seed", "1"]
+    fine = await asyncio.to_thread(CliRunner().invoke, app, command)
+    assert re.search(r"m: [1-4] answered, 0 failed, [0-9.]+/s, mean", fine.output)
+    command[command.index("0.1")] = "1"
+    failed = await asyncio.to_thread(CliRunner().invoke, app, command)
+    assert re.search(r"failed \(Status500 [0-9]+\), [0-9.]+/s", failed.output)
 
 
 async def test_the_request_holds_a_binary_tensor_of_the_models_shape(served: tuple[str, list[bytes]]) -> None:
@@ -96,13 +109,19 @@ def test_only_own_machines_are_loaded(host: str, address: str, allowed: list[str
     assert permitted(host, ipaddress.ip_address(address), networks) is answer
 
 
+async def test_a_public_target_is_refused_without_a_way_round() -> None:
+    with pytest.raises(BenchError, match="machines of your own only") as raised:
+        await run([Target("http://8.8.8.8:8000/v2/models/m", 1)], seconds=1)
+    assert "--allow" not in str(raised.value)
+
+
 def test_a_public_range_cannot_be_allowed() -> None:
     with pytest.raises(BenchError, match="not a private range"):
         private_network("8.8.8.0/24")
 
 
 async def test_a_foreign_target_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(BenchError, match=r"neither loopback nor a Service.*--allow 10\.9\.9\.9"):
+    with pytest.raises(BenchError, match=r"is not loopback.*--allow 10\.9\.9\.9.*NAME\.NAMESPACE\.svc"):
         await run([Target("http://10.9.9.9:8000/v2/models/m", 1)], seconds=1)
 
 

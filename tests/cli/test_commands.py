@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gpulet.cli import explain, map, top
+from gpulet.cli import explain, map, tables, top
 from gpulet.cli.main import app
 from gpulet.cli.manifests import manifests
 from gpulet.controller.read import read_world
@@ -197,7 +197,7 @@ def test_without_a_terminal_only_changes_are_said(world: World) -> None:
 
 def test_the_table_shows_planned_and_observed_latency(world: World) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(top.tables(world))
+    console.print(tables.tables(world))
     text = console.export_text()
     assert "p90 <= 400 ms" in text
     assert "180" in text

@@ -128,10 +128,10 @@ class ModelProfileStatus(KubeModel):
     key: ProfileKey | None = None
     source: MeasuredSource | None = None
     """What the points are of: when the model of spec.modelRef gets another file, they are dropped and measured anew."""
-    measured: int = 0
-    """Points that are there."""
-    wanted: int = 0
-    """Points that were asked for."""
+    measured: int | None = None
+    """Points that have been measured; absent where the points are given."""
+    wanted: int | None = None
+    """Points that were asked for; absent likewise."""
     points: Annotated[list[Point], Field(max_length=256)] = []
 
 

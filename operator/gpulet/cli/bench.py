@@ -106,6 +106,16 @@ def permitted(host: str, address: Address, allowed: Sequence[Network]) -> bool:
     return host.endswith(_CLUSTER_SUFFIXES) and address.is_private and not address.is_link_local
 
 
+def _refusal(url: str, host: str, address: Address) -> str:
+    """Why a target is not loaded, and what would do."""
+    if address.is_private and not address.is_link_local:
+        return (
+            f"{url}: {address} is not loopback, and from the address alone it is not known whose it is: add --allow "
+            f"{address} if it is yours (a Service's cluster IP is), or in a pod name the Service: NAME.NAMESPACE.svc"
+        )
+    return f"{url}: {host} is {address}, which is no private address: a load test goes to machines of your own only"
+
+
 class Checked(AbstractResolver):
     """Resolves once and hands out only permitted addresses: a name cannot come to mean another place later."""
 
@@ -126,10 +136,7 @@ class Checked(AbstractResolver):
         addresses = [ipaddress.ip_address(entry[4][0]) for entry in found]
         for address in addresses:
             if not permitted(parts.hostname, address, self._allowed):
-                raise BenchError(
-                    f"{url}: {address} is neither loopback nor a Service of this cluster; "
-                    f"if the machine is yours and private, add --allow {address}"
-                )
+                raise BenchError(_refusal(url, parts.hostname, address))
         self._known[parts.hostname] = str(addresses[0])
 
     async def resolve(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from gpulet.cli.live import View
     from gpulet.cli.plan import Answer
 
 T = TypeVar("T")
@@ -75,11 +76,10 @@ def plan(
     """
     from gpulet.api.policy import PolicyError, load_policy
     from gpulet.cli.fleet import FleetError
-    from gpulet.cli.live import view
     from gpulet.cli.manifests import InputError, manifests
     from gpulet.cli.plan import ask
 
-    live = _answer(view(kubeconfig)) if from_cluster else None
+    live = _view(kubeconfig, follows_policy=policy is None) if from_cluster else None
     try:
         chosen = load_policy(policy) if policy is not None else None
         answer = ask(manifests(paths or []), fleet or [], live, chosen, objective.value)
@@ -112,11 +112,11 @@ def top(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show models, shares, profiles and tuning as they are now, until interrupted."""
-    from gpulet.cli.live import view
-    from gpulet.cli.top import run, snapshot
+    from gpulet.cli.tables import snapshot
+    from gpulet.cli.top import run
 
     if output is Output.json:
-        _print_json(snapshot(_answer(view(kubeconfig)).world))
+        _print_json(snapshot(_view(kubeconfig).world))
         return
     try:
         _answer(run(kubeconfig, once=once))
@@ -131,9 +131,8 @@ def explain(
 ) -> None:
     """Say why a model has the shares it has, or why it has none."""
     from gpulet.cli.explain import UnknownModelError, facts, find_model, text
-    from gpulet.cli.live import view
 
-    world = _answer(view(kubeconfig)).world
+    world = _view(kubeconfig).world
     try:
         found = facts(world, find_model(world, model))
     except UnknownModelError as error:
@@ -146,10 +145,9 @@ def explain(
 
 def map_(output: Format = Output.table, kubeconfig: Kubeconfig = None) -> None:
     """Draw who sits where: one bar a device."""
-    from gpulet.cli.live import view
     from gpulet.cli.map import placed, text
 
-    devices = placed(_answer(view(kubeconfig)).world)
+    devices = placed(_view(kubeconfig).world)
     if output is Output.json:
         _print_json(devices)
     else:
@@ -192,9 +190,11 @@ def doctor(
 
     from gpulet.cli import doctor as doctors
     from gpulet.cli import node as nodes
+    from gpulet.cli.live import policy_fault
 
     try:
-        findings = doctors.diagnose(_answer(nodes.read(kubeconfig)), name)
+        part, fault = _answer(nodes.read(kubeconfig)), _answer(policy_fault(kubeconfig))
+        findings = [doctors.policy(fault), *doctors.diagnose(part, name)]
     except nodes.UnknownNodeError as error:
         _fail(error)
     if output is Output.json:
@@ -248,21 +248,36 @@ def _load_progress(tallies: list[Any], elapsed_s: float) -> None:
 
 def _load_line(found: dict[str, Any]) -> str:
     latency = found["latencyMilliseconds"]
+    kinds = f" ({', '.join(f'{kind} {count}' for kind, count in found['errorKinds'].items())})"
+    kinds = kinds if found["errorKinds"] else ""
     return (
-        f"{found['model']}: {found['answered']} answered, {found['errors']} failed {found['errorKinds'] or ''}, "
+        f"{found['model']}: {found['answered']} answered, {found['errors']} failed{kinds}, "
         f"{found['throughputPerSecond']}/s, mean {latency['mean']} ms, p50 {latency['p50']} ms, "
         f"p99 {latency['p99']} ms, max {latency['max']} ms"
     )
 
 
+def _view(kubeconfig: Path | None, *, follows_policy: bool = True) -> "View":
+    """The cluster as it is; a policy that cannot be read is a warning, for what exists can be told without it."""
+    from gpulet.cli.live import view
+
+    seen = _answer(view(kubeconfig))
+    if seen.policy_fault is not None and follows_policy:
+        print(
+            f"warning: {seen.policy_fault}\nwarning: the controller keeps the last policy that it could read; "
+            "this is answered with the defaults. gpulet doctor has the remedy",
+            file=sys.stderr,
+        )
+    return seen
+
+
 def _answer(work: Coroutine[Any, Any, T]) -> T:
     """Run it; a cluster that cannot be asked is one line and exit code 1."""
-    from gpulet.api.policy import PolicyError
     from gpulet.kube.errors import KubeError
 
     try:
         return asyncio.run(work)
-    except (KubeError, PolicyError) as error:
+    except KubeError as error:
         _fail(error)
 
 

@@ -48,6 +48,19 @@ def diagnose(part: NodePart, name: str | None) -> list[Finding]:
     return found
 
 
+def policy(fault: str | None) -> Finding:
+    """``fault``: why the controller's policy cannot be read."""
+    where = f"ConfigMap {names.SYSTEM_NAMESPACE}/{names.POLICY_CONFIG_MAP}"
+    if fault is None:
+        return Finding("ok", where, "can be read, or is left out")
+    return Finding(
+        "problem",
+        where,
+        f"the controller keeps the last good policy, or with none plans nothing: {fault}",
+        f"kubectl edit configmap -n {names.SYSTEM_NAMESPACE} {names.POLICY_CONFIG_MAP}; it is read again at once",
+    )
+
+
 def _cluster(part: NodePart) -> Iterator[Finding]:
     classes = {c["metadata"]["name"] for c in part.device_classes}
     for name in (names.DEVICE_CLASS, names.SHARES_DEVICE_CLASS):

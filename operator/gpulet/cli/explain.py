@@ -5,7 +5,7 @@ from typing import Any
 from gpulet.api import names
 from gpulet.api.base import Condition
 from gpulet.api.inferencemodel import InferenceModel
-from gpulet.cli.top import device, device_names, number, objective
+from gpulet.cli.words import Result, device, device_names, number, objective, result_of
 from gpulet.controller.inventory import products_of
 from gpulet.controller.profiles import choose
 from gpulet.controller.world import World
@@ -38,6 +38,7 @@ def facts(world: World, model: InferenceModel) -> dict[str, Any]:
         "rate": rate.to_dict() if rate else {},
         "latency": latency.to_dict() if latency else {},
         "profile": _profile(choice.profile, choice.profiled.message),
+        "tuned": choice.artifact is not None,
         "servedFrom": choice.artifact or model.spec.model.uri,
         "shares": _shares(world, model),
         "tuning": _tuning(world, model),
@@ -95,7 +96,13 @@ def _shares(world: World, model: InferenceModel) -> list[dict[str, Any]]:
 
 def _tuning(world: World, model: InferenceModel) -> list[dict[str, Any]]:
     return [
-        {"job": name, "phase": job.status.phase, "adopted": job.status.adopted}
+        {
+            "job": name,
+            "phase": job.status.phase,
+            "adopted": job.status.adopted,
+            "result": result_of(world, job),
+            "conditions": [_condition(c) for c in job.status.conditions if c.type == "Succeeded"],
+        }
         for (namespace, name), job in sorted(world.jobs.items())
         if namespace == model.metadata.namespace
         and job.spec.model_ref is not None
@@ -103,12 +110,18 @@ def _tuning(world: World, model: InferenceModel) -> list[dict[str, Any]]:
     ]
 
 
+def _source(found: dict[str, Any]) -> str:
+    if found["tuned"] and any(t["result"] == Result.WAITS for t in found["tuning"]):
+        return f"  to be served from {found['servedFrom']}: {Result.WAITS}"
+    return f"  served from {found['servedFrom']}"
+
+
 def text(found: dict[str, Any]) -> list[str]:
     """The same as lines for people."""
     rate, latency = found["rate"], found["latency"]
     lines = [
         f"{found['model']}: {found['objective']}",
-        f"  served from {found['servedFrom']}",
+        _source(found),
         f"  rate      planned {number(rate.get('planned'))}/s, sustainable {number(rate.get('sustainable'))}/s, "
         f"seen {number(rate.get('observed'))}/s",
         f"  latency   predicted {number(latency.get('predictedMilliseconds'))} ms, "
@@ -130,5 +143,8 @@ def text(found: dict[str, Any]) -> list[str]:
             lines.append(f"      the scheduler says: {share['scheduler']}")
         if share["waitsFor"]:
             lines.append(f"      waits for: {share['waitsFor']}")
-    lines += [f"  tuning    {t['job']}: {t['phase']}, adopted: {t['adopted']}" for t in found["tuning"]]
+    for tuning in found["tuning"]:
+        result = "" if tuning["result"] == Result.NONE else f", {tuning['result']}"
+        lines.append(f"  tuning    {tuning['job']}: {tuning['phase'] or 'Pending'}{result}")
+        lines += [f"      {c['type']:13}{c['status']:8}{c['reason']}: {c['message']}" for c in tuning["conditions"]]
     return lines

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpulet.api import names
-from gpulet.api.policy import Policy, read_policy
+from gpulet.api.policy import Policy, PolicyError, read_policy
 from gpulet.controller.read import read_world
 from gpulet.controller.world import Key, World, key_of
 from gpulet.kube.client import Client, load_configuration
@@ -52,6 +52,8 @@ class View:
 
     world: World
     policy: Policy
+    policy_fault: str | None = None
+    """Why the policy cannot be read: it is the default one then, for only the controller knows its last good one."""
 
 
 async def look(client: Client, *, whole: bool = False) -> World:
@@ -65,13 +67,28 @@ async def look(client: Client, *, whole: bool = False) -> World:
 
 
 async def view(kubeconfig: Path | None) -> View:
-    """One whole look. Raises KubeError; PolicyError if the operator's policy cannot be read."""
+    """One whole look. Raises KubeError."""
     async with Client(await load_configuration(kubeconfig)) as client:
         world = await look(client, whole=True)
-        try:
-            stored = await client.get(CONFIG_MAP, names.POLICY_CONFIG_MAP, names.SYSTEM_NAMESPACE)
-        except NotFoundError:
-            return View(world, Policy())
-        text = (stored.get("data") or {}).get("policy.yaml")
-        source = f"ConfigMap {names.POLICY_CONFIG_MAP}"
-        return View(world, Policy() if text is None else read_policy(text, source=source))
+        policy, fault = await _policy(client)
+        return View(world, policy, fault)
+
+
+async def policy_fault(kubeconfig: Path | None) -> str | None:
+    """What is wrong with the cluster's policy; None: nothing. Raises KubeError."""
+    async with Client(await load_configuration(kubeconfig)) as client:
+        return (await _policy(client))[1]
+
+
+async def _policy(client: Client) -> tuple[Policy, str | None]:
+    """What the operator's ConfigMap says, else the default, and why it could not be read."""
+    try:
+        stored = await client.get(CONFIG_MAP, names.POLICY_CONFIG_MAP, names.SYSTEM_NAMESPACE)
+    except NotFoundError:
+        return Policy(), None
+    text = (stored.get("data") or {}).get("policy.yaml")
+    try:
+        source = f"ConfigMap {names.SYSTEM_NAMESPACE}/{names.POLICY_CONFIG_MAP}"
+        return Policy() if text is None else read_policy(text, source=source), None
+    except PolicyError as error:
+        return Policy(), str(error)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import Any
 
 from gpulet.api.gpulet import Gpulet
-from gpulet.cli.top import workload
+from gpulet.cli.words import workload
 from gpulet.controller.inventory import gpus
 from gpulet.controller.world import World
 

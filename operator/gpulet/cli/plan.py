@@ -82,7 +82,7 @@ def ask(
     made = make_plan(asked)
     seconds = time.perf_counter() - started
     without = [
-        Unplaced(ModelId(*key), "NotProfiled", _unprofiled(choice, world))
+        Unplaced(ModelId(*key), "NotProfiled", _unprofiled(choice, live is not None))
         for key, choice in sorted(choices.items())
         if choice.profile is None
     ]
@@ -137,7 +137,12 @@ def _rate(model: InferenceModel, policy: Policy) -> float:
     return rate_to_plan(model, observed_per_s=None, previous_per_s=planned, policy=policy)
 
 
-def _unprofiled(choice: Choice, world: World) -> str:
-    if world.slices:
+def _unprofiled(choice: Choice, live: bool) -> str:
+    if live:
         return choice.profiled.message
-    return f"{choice.profiled.message}; offline: name a ModelProfile with spec.points in spec.profileRef"
+    if choice.profiled.reason == "ProfileNotFound":
+        return f"{choice.profiled.message.partition(';')[0]}: add the file that has it to PATH"
+    return (
+        "nothing is measured offline: write its points as a ModelProfile (spec.points; those that a cluster measured "
+        "are in `kubectl get gmp NAME -o yaml`), name it in spec.profileRef and add the file to PATH"
+    )

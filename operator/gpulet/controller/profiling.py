@@ -236,11 +236,7 @@ def _status(profile: ModelProfile, measured: Fact, known: _Surface, *, now: date
     ready = ready_from([measured])
     stalled = measured if measured.reason in ("ModelNotFound", "UnsupportedSource", "ProfilingFailed") else None
     generation = profile.metadata.generation
-    wanted = (
-        0
-        if profile.spec.measure is None
-        else (len(profile.spec.measure.compute_percents) * len(profile.spec.measure.batches))
-    )
+    measure = profile.spec.measure
     status = ModelProfileStatus(
         observed_generation=generation,
         conditions=conditions(
@@ -251,8 +247,8 @@ def _status(profile: ModelProfile, measured: Fact, known: _Surface, *, now: date
         ),
         key=known.key,
         source=known.source,
-        measured=len(known.points),
-        wanted=wanted,
+        measured=len(known.points) if measure is not None else None,
+        wanted=len(measure.compute_percents) * len(measure.batches) if measure is not None else None,
         points=known.points,
     )
     actions: list[Action] = [WriteStatus("ModelProfile", profile.key, status.to_dict())]

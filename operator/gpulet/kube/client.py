@@ -6,6 +6,7 @@ costs 21 MB beside aiohttp (measured: 46 MB for both), the typed clients would c
 """
 
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ Raw = dict[str, Any]
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _PAGE = 500
+_DEFAULT_KUBECONFIG = "~/.kube/config"
 _REQUEST_TIMEOUT_S = 30.0
 
 
@@ -36,11 +38,22 @@ async def load_configuration(kubeconfig: Path | None = None) -> Configuration:
             return configuration
         except ConfigException:
             pass
+    looked_at = str(kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG)
     try:
+        _find_one(looked_at)
         await load_kube_config(str(kubeconfig) if kubeconfig else None, client_configuration=configuration)
     except (ConfigException, OSError) as error:
-        raise KubeError(f"no cluster: not in a pod, and the kubeconfig cannot be used: {error}") from error
+        raise KubeError(
+            f"no cluster: not in a pod, and the kubeconfig cannot be used: {looked_at}: {error}. Give "
+            "--kubeconfig FILE or export KUBECONFIG=FILE (of the demo: export KUBECONFIG=$(make -s kubeconfig))"
+        ) from error
     return configuration
+
+
+def _find_one(paths: str) -> None:
+    """The library would write to stderr that there is none, and then name a key that is missing in it."""
+    if not any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep)):
+        raise ConfigException("no such file")
 
 
 class Client:

@@ -66,7 +66,7 @@ def findings(demands: Iterable[Demand]) -> tuple[str, ...]:
     seen: dict[int, tuple[str, ...]] = {}
     for demand in demands:
         if id(demand.profile) not in seen:
-            seen[id(demand.profile)] = tuple(_remarks(demand.profile.points))
+            seen[id(demand.profile)] = tuple(remarks(demand.profile.points))
         for remark in seen[id(demand.profile)]:
             models[remark].append(str(demand.model))
     return tuple(f"profile of {_names(names)}: {remark}" for remark, names in sorted(models.items()))
@@ -77,14 +77,16 @@ def _names(names: list[str]) -> str:
     return ", ".join(sorted(names)[:_FEW]) + more
 
 
-def _remarks(points: tuple[ProfilePoint, ...]) -> Iterable[str]:
+def remarks(points: tuple[ProfilePoint, ...]) -> Iterable[str]:
+    """One line per fault of points that can be used all the same."""
     faults = Counter(fault for point in points if (fault := fault_of(point)) is not None)
     if sum(faults.values()) < len(points):
         for fault, number in sorted(faults.items()):
             yield f"{number} of {len(points)} points are left out: {fault}"
     good = believable(points)
     pairs, slower = _neighbours(good)
-    if pairs >= 4 and slower > _MOST_REVERSED * pairs:
+    # Of few pairs one is no pattern; all of them are.
+    if slower > _MOST_REVERSED * pairs and (pairs >= 4 or slower == pairs):
         yield (
             f"in {slower} of {pairs} neighbouring shares the larger is slower by more than {_NOISE:.0%}: "
             "it is noisy, measure it for longer or on an idle node"
