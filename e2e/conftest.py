@@ -21,7 +21,12 @@ def missing() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips all of e2e, or ends at once where GPULET_REQUIRE_E2E says that it has to run (as CI does)."""
+    """Skips all of e2e, or ends at once where GPULET_REQUIRE_E2E says that it has to run (as CI does).
+
+    With two workers the demo, which mostly waits, has one of them, and all other files the other.
+    """
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("demo" if item.path.name == "test_demo.py" else "others"))
     lacking = missing()
     if lacking is None:
         return

@@ -27,6 +27,7 @@ gpus:
   - {{product: {H100}, mig: true, millicores: 250}}
 verifyPeriodSeconds: 1
 taintClearSeconds: 6
+ownersPeriodSeconds: 5
 """
 T = TypeVar("T")
 

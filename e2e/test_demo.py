@@ -38,6 +38,8 @@ class Played:
     kubectl: Kubectl
     summary: dict[str, Any]
     kills: list[str]
+    load_stopped_s: float
+    """By time.monotonic(): when the callers of the demo were ended."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,8 @@ def _play(log: Path) -> Iterator[Played]:
             disturbed = _disturb(demo)
             output, _ = demo.communicate(timeout=700)
         assert demo.returncode == 0, log.read_text()[-6000:]
-        yield Played(_cluster(), _kubectl(), json.loads(output), disturbed)
+        load.stop(_kubectl())
+        yield Played(_cluster(), _kubectl(), json.loads(output), disturbed, time.monotonic())
     finally:
         if demo is not None and demo.poll() is None:
             demo.terminate()
@@ -141,9 +144,8 @@ def test_applying_the_same_files_again_changes_nothing(played: Played) -> None:
 
 
 def test_without_traffic_nothing_is_written_but_leases(played: Played) -> None:
-    load.stop(played.kubectl)
     # Figures of the last minute fade, and are written as they do.
-    time.sleep(100)
+    time.sleep(max(0.0, played.load_stopped_s + 100 - time.monotonic()))
     since = datetime.now(UTC)
     time.sleep(60)
     for user in (audit.CONTROLLER, audit.AGENT):

@@ -35,6 +35,8 @@ def tenant(part: NodePart, request: pytest.FixtureRequest) -> Iterator[Tenant]:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     part.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     yield Tenant(part, namespace)
+    # First: a namespace that is not empty yet is looked at again only seconds later.
+    part.kubectl("-n", namespace, "delete", "pods,resourceclaims", "--all", "--wait=true")
     part.kubectl("delete", "namespace", namespace, "--wait=true")
     for of in part.cluster.nodes:
         eventually(lambda of=of: part.leftovers(of.name) == [], f"{of.name} to hold nothing")  # type: ignore[misc]

@@ -152,7 +152,7 @@ def host_daemon(tmp_path: Path) -> Iterator[Any]:
 async def looking(rig: Any, api: Api) -> AsyncIterator[Coexistence]:
     async with client_of(api) as client:
         events = Events(client, "agent", controller="gpulet.dev/agent")
-        yield Coexistence(client, rig.shares(), events, mps=rig.mps, proc=Path("/proc"), tolerated=["Nos"])
+        yield Coexistence(client, rig.shares(), events, mps=rig.mps, proc=Path("/proc"), tolerated=["Nos"], ask_s=60.0)
 
 
 @pytest.mark.case("A9")

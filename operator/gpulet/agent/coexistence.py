@@ -22,23 +22,30 @@ from gpulet.nvidia.source import PhysicalGpu
 
 log = logging.getLogger("gpulet.coexistence")
 
-_ASK_S = 60.0
-"""Between two questions to the API server: owners come and go with the administrator's labels."""
-
 
 class Coexistence:
-    """Looks each period; asks the API server each minute."""
+    """Looks each period; asks the API server from time to time."""
 
     def __init__(
-        self, client: Client, shares: Shares, events: Events, *, mps: Path, proc: Path, tolerated: Iterable[str]
+        self,
+        client: Client,
+        shares: Shares,
+        events: Events,
+        *,
+        mps: Path,
+        proc: Path,
+        tolerated: Iterable[str],
+        ask_s: float,
     ) -> None:
-        """``mps``: where our daemons' pipes are; ``tolerated``: reasons that an admin says to overlook."""
+        """``mps``: where our daemons' pipes are; ``tolerated``: reasons that an admin says to overlook; ``ask_s``:
+        between two questions to the API server."""
         self._client = client
         self._shares = shares
         self._events = events
         self._mps = mps
         self._proc = proc
         self._tolerated = frozenset(tolerated)
+        self._ask_s = ask_s
         self._node: dict[str, Any] = {}
         self._everywhere: list[Owner] = []
         self._asked_s: float | None = None
@@ -49,7 +56,7 @@ class Coexistence:
     async def look(self) -> bool:
         """Whether something changed; raises KubeError, DeviceError, OSError."""
         now_s = time.monotonic()
-        if self._asked_s is None or now_s - self._asked_s >= _ASK_S:
+        if self._asked_s is None or now_s - self._asked_s >= self._ask_s:
             self._node = await self._client.get(NODE, self._shares.node)
             slices, _ = await self._client.list(RESOURCE_SLICE, fields=f"spec.nodeName={self._shares.node}")
             self._everywhere, self._asked_s = node_owners(self._node, slices), now_s

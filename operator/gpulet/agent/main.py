@@ -141,6 +141,7 @@ async def run(config: AgentConfig, identity: Identity, shares: Shares) -> None:
             mps=config.mps_directory,
             proc=config.proc_directory,
             tolerated=config.tolerated_owners,
+            ask_s=config.owners_period_seconds,
         )
         publisher = Publisher(
             client,
