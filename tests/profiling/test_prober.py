@@ -12,7 +12,7 @@ from gpulet.api.workload import ProfileReport, ProfileSpec
 from tests.pods import pods_program
 from tests.serving.server import Server, net
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("triton-ports")]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture

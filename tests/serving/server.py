@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,6 @@ from gpulet.nvidia import simulated_mps
 from gpulet.v2.client import V2Client
 from tests.pods import pods_program
 
-HTTP, GRPC, METRICS, REPORT = 18000, 18001, 18002, 18003
 _REFERENCE = """
 import sys, numpy, onnxruntime
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
@@ -60,13 +61,14 @@ class Server:
         write_grouped_net(self.files / "net.onnx", width=16, groups=4, blocks=1, kernel=3)
         temporary = folder / "tmp"
         temporary.mkdir()
+        self.http, self.grpc, self.metrics, self.reports = free_ports(4)
         self.environment = os.environ | {
             "TMPDIR": str(temporary),
             "GPULET_MODEL_ROOT": str(self.models),
             "GPULET_TERMINATION_LOG": str(folder / "termination"),
-            "GPULET_TRITON_PORTS": f"{HTTP},{GRPC},{METRICS}",
-            "GPULET_REPORT_PORT": str(REPORT),
-            "GPULET_HTTP_PORT": str(HTTP),
+            "GPULET_TRITON_PORTS": f"{self.http},{self.grpc},{self.metrics}",
+            "GPULET_REPORT_PORT": str(self.reports),
+            "GPULET_HTTP_PORT": str(self.http),
         }
         self.process: subprocess.Popen[bytes] | None = None
         self.daemon: subprocess.Popen[bytes] | None = None
@@ -94,10 +96,10 @@ class Server:
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
         }
 
-    def get(self, path: str, port: int = REPORT) -> tuple[int, str]:
-        """(status, body); status 0 where nobody answers."""
+    def get(self, path: str, port: int | None = None) -> tuple[int, str]:
+        """(status, body), without ``port`` that of reports; status 0 where nobody answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port or self.reports}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -162,6 +164,13 @@ class Server:
         command = [str(python), "-c", script, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
+
+
+def free_ports(count: int) -> list[int]:
+    """Of loopback, all different: other tests and other programs of this machine have theirs."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(s.getsockname()[1]) for s in sockets]
 
 
 def net(**changes: Any) -> ServedModel:

@@ -12,9 +12,9 @@ from e2e.tuning_model import INPUT_SHAPE
 
 from gpulet.nvidia.simulated_client import EXIT_CODE
 from gpulet.v2.client import V2Client
-from tests.serving.server import HTTP, Server, infer, net
+from tests.serving.server import Server, infer, net
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("triton-ports")]
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_it_lives_and_dies_with_its_share(server: Server) -> None:
     server.start(net(), **environment)
     server.wait_ready()
     assert server.report().compute_percent == 40
-    with V2Client(HTTP) as client:
+    with V2Client(server.http) as client:
         infer(client, np.zeros((1, *INPUT_SHAPE), dtype="float32"))
     triton = server.triton_pid()
     shared_memory = shared_memory_of(triton)

@@ -14,9 +14,9 @@ from e2e.tuning_model import INPUT_SHAPE
 from gpulet.metrics.triton import Scrape, parse
 from gpulet.serving.source import digest_of
 from gpulet.v2.client import V2Client, V2Error
-from tests.serving.server import HTTP, METRICS, Server, infer, net
+from tests.serving.server import Server, infer, net
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("triton-ports")]
+pytestmark = pytest.mark.timeout(240)
 
 
 def samples(count: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
@@ -24,7 +24,7 @@ def samples(count: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
 
 
 def scrape(server: Server) -> Scrape:
-    return parse(server.get("/metrics", METRICS)[1], "net", at_s=0.0)
+    return parse(server.get("/metrics", server.metrics)[1], "net", at_s=0.0)
 
 
 def test_a_model_is_served_batched_measured_and_drained_without_loss(server: Server) -> None:
@@ -33,7 +33,7 @@ def test_a_model_is_served_batched_measured_and_drained_without_loss(server: Ser
     server.wait_ready()
     report = server.report()
     assert report.error is None and report.models[0].ready and report.models[0].digest.startswith("sha256:")
-    with V2Client(HTTP) as client:
+    with V2Client(server.http) as client:
         for count in (1, 3, 4):
             asked = samples(count)
             np.testing.assert_allclose(infer(client, asked), server.reference(asked), rtol=1e-4, atol=1e-5)
@@ -42,7 +42,7 @@ def test_a_model_is_served_batched_measured_and_drained_without_loss(server: Ser
     before = scrape(server)
     assert {quantile for quantile, _ in before.quantiles_us} == {0.5, 0.99}
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: call_often(25), range(8)))
+        list(pool.map(lambda _: call_often(server, 25), range(8)))
     after = scrape(server)
     assert after.requests - before.requests == 200
     assert after.executions - before.executions < 150, "requests at the same time were not batched"
@@ -51,8 +51,8 @@ def test_a_model_is_served_batched_measured_and_drained_without_loss(server: Ser
     assert server.wait_end(40) == 0
 
 
-def call_often(times: int) -> None:
-    with V2Client(HTTP) as client:
+def call_often(server: Server, times: int) -> None:
+    with V2Client(server.http) as client:
         for _ in range(times):
             infer(client, samples(1))
 
@@ -63,7 +63,7 @@ def drain_under_load(server: Server) -> tuple[int, int]:
     lock = threading.Lock()
 
     def call() -> None:
-        with V2Client(HTTP) as client:
+        with V2Client(server.http) as client:
             while not stop.is_set():
                 try:
                     infer(client, samples(1))
@@ -95,7 +95,7 @@ def test_a_tuned_library_of_a_fixed_batch_answers_requests_of_any_size(server: S
     server.compile(batch=2)
     server.start(net(format="tvm", path="tuned.so", batch=5))
     server.wait_ready()
-    with V2Client(HTTP) as client:
+    with V2Client(server.http) as client:
         for count in (1, 2, 3, 5):
             asked = samples(count)
             np.testing.assert_allclose(infer(client, asked), server.reference(asked), rtol=1e-3, atol=1e-4)
@@ -129,7 +129,7 @@ def test_an_onnx_file_of_a_fixed_batch_answers_requests_of_any_size(server: Serv
     onnx.save(model, server.files / "fixed.onnx")
     server.start(net(path="fixed.onnx"))
     server.wait_ready()
-    with V2Client(HTTP) as client:
+    with V2Client(server.http) as client:
         for count in (1, 2, 3):
             asked = samples(count)
             np.testing.assert_allclose(infer(client, asked), server.reference(asked), rtol=1e-4, atol=1e-5)
@@ -157,7 +157,7 @@ def test_a_user_s_own_python_program_names_its_tensors_itself(server: Server) ->
     server.start(net(format="python", path="mine.py"))
     server.wait_ready()
     asked = np.array([[1, 2], [3, 4]], dtype="float32")
-    with V2Client(HTTP) as client:
+    with V2Client(server.http) as client:
         np.testing.assert_array_equal(infer(client, asked), asked * 2)
 
 
@@ -170,7 +170,7 @@ def test_a_long_inference_is_answered_and_an_idle_connection_holds_nobody_up(ser
     server.wait_ready()
     assert server.process is not None
     asked = np.ones((1, 2), dtype="float32")
-    with V2Client(HTTP) as idle, V2Client(HTTP) as client, ThreadPoolExecutor(1) as caller:
+    with V2Client(server.http) as idle, V2Client(server.http) as client, ThreadPoolExecutor(1) as caller:
         idle.metadata("net")
         # Begun when the drain has already seen a quiet second, ended long after its least time.
         server.process.send_signal(signal.SIGTERM)
@@ -186,7 +186,7 @@ def test_callers_may_infer_and_nothing_else(server: Server) -> None:
     """Loading a model runs its code: only the serving program itself may."""
     server.start(net())
     server.wait_ready()
-    with V2Client(HTTP) as client, pytest.raises(V2Error, match="restricted"):
+    with V2Client(server.http) as client, pytest.raises(V2Error, match="restricted"):
         client.load("net", {})
     assert server.get("/ready")[0] == 200
 
