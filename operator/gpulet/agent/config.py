@@ -67,7 +67,7 @@ class AgentConfig(_Part):
     tolerated_owners: list[str] = []
     """Reasons for withdrawing a GPU that are overlooked, such as NVIDIADevicePlugin; see docs/admins.md."""
     owners_period_seconds: Annotated[float, Field(ge=1, le=3600)] = 60.0
-    """How often the API server is asked for other owners of the node's GPUs: they come with an administrator's labels."""
+    """How often the API server is asked for other owners of the node's GPUs: they come with labels."""
     ready_file: Path = Path("/tmp/gpulet-agent-ready")
     """Made when the kubelet has registered the agent; the readiness probe looks for it."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
