@@ -213,3 +213,12 @@ def given_profile(name: str, *, namespace: str = "vision", ms_at_100: float = 5)
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"points": points},
     }
+
+
+def of_nodes(count: int) -> Cluster:
+    """``node1``, ``node2`` and so on, each with one A100."""
+    made = Cluster()
+    for number in range(1, count + 1):
+        made.add(node(f"node{number}"))
+        made.add(whole_gpu_slice(f"node{number}", 0))
+    return made

@@ -8,8 +8,8 @@ import pytest
 
 from gpulet.api.policy import Policy
 from gpulet.api.workload import ServeReport
-from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import POLICY, condition, one_pass, report
+from tests.controller.cluster import Cluster, given_profile, inference_model, of_nodes
+from tests.controller.passes import POLICY, condition, one_pass, report
 
 WITH_OUTPUT = POLICY.model_copy(
     update={"tuning": POLICY.tuning.model_copy(update={"output": "pvc://store/tuned"})},
@@ -20,10 +20,7 @@ TUNING = {"trials": 8, "output": {"uri": "pvc://store/m"}}
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster()
-    for name in ("node1", "node2"):
-        made.add(node(name))
-        made.add(whole_gpu_slice(name, 0))
+    made = of_nodes(2)
     made.add(given_profile("p"))
     return made
 

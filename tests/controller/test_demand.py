@@ -10,7 +10,7 @@ from gpulet.controller.loop import Loop
 from gpulet.controller.observations import Observations, ReplicaFigures
 from gpulet.metrics.exported import Exported
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import NOW, POLICY, Memory
+from tests.controller.passes import NOW, POLICY, Memory
 
 
 class Running:

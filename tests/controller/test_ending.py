@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import settle
+from tests.controller.passes import settle
 
 
 @pytest.mark.parametrize(

@@ -6,19 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.controller.cluster import A100, Cluster, inference_model, node, point, whole_gpu_slice
-from tests.controller.test_decide import condition, one_pass, report
+from tests.controller.cluster import A100, Cluster, inference_model, node, of_nodes, point, whole_gpu_slice
+from tests.controller.passes import condition, one_pass, report
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster()
-    for name in ("node1", "node2", "node3"):
-        made.add(node(name))
-        made.add(whole_gpu_slice(name, 0))
-    return made
+    return of_nodes(3)
 
 
 def add_profile(cluster: Cluster, **measure: Any) -> dict[str, Any]:

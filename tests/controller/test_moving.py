@@ -7,7 +7,7 @@ import pytest
 
 from gpulet.api.policy import Images
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import POLICY, condition, one_pass
+from tests.controller.passes import POLICY, condition, one_pass
 
 RENEWED = POLICY.model_copy(update={"images": Images(serving="localhost/gpulet-triton:next")})
 

@@ -18,7 +18,7 @@ from gpulet.model.sharing import Tenant, conflict
 from gpulet.nvidia.source import PhysicalGpu
 from gpulet.planner.packing import may_share
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import POLICY, condition, one_pass, settle
+from tests.controller.passes import POLICY, condition, one_pass, settle
 
 
 @pytest.fixture

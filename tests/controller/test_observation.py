@@ -7,8 +7,8 @@ import pytest
 
 from gpulet.controller.observations import Observations, ReplicaFigures
 from gpulet.controller.world import Key
-from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import condition, one_pass, rolling
+from tests.controller.cluster import Cluster, given_profile, inference_model, of_nodes
+from tests.controller.passes import condition, one_pass, rolling
 
 LIMIT_MS = 200
 ENOUGH = 1000
@@ -17,11 +17,7 @@ ENOUGH = 1000
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster()
-    for name in ("node1", "node2", "node3"):
-        made.add(node(name))
-        made.add(whole_gpu_slice(name, 0))
-    return made
+    return of_nodes(3)
 
 
 def figures(requests: int, ms: float | None, *, seconds: float = 60) -> ReplicaFigures:

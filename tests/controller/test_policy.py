@@ -4,7 +4,7 @@ import asyncio
 
 from gpulet.api.policy import Policy
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import POLICY, condition, one_pass
+from tests.controller.passes import POLICY, condition, one_pass
 
 
 def settled(policy: Policy, *, rate: float, largest_percent: int = 100) -> Cluster:

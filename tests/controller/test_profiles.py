@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import NOW, condition, one_pass, report
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    """One GPU serves, one is left to measure on."""
-    made = Cluster()
-    for name in ("node1", "node2"):
-        made.add(node(name))
-        made.add(whole_gpu_slice(name, 0))
-    return made
+from tests.controller.passes import NOW, condition, one_pass, report
 
 
 def passes(cluster: Cluster, number: int, *, ready: bool = True) -> None:

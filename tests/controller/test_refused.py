@@ -15,7 +15,7 @@ from gpulet.controller.refused import FIRST_BACKOFF_S, LONGEST_BACKOFF_S, Refuse
 from gpulet.kube.client import Client
 from gpulet.kube.events import Events
 from tests.controller.cluster import Cluster, given_profile, inference_model
-from tests.controller.test_decide import condition, settle
+from tests.controller.passes import condition, settle
 from tests.controller.test_tuning import cluster as cluster
 from tests.controller.test_tuning import held, later, tuning_job
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpulet.api.workload import ServeReport
 from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import condition, one_pass
+from tests.controller.passes import condition, one_pass
 
 
 @pytest.fixture

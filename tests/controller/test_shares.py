@@ -6,16 +6,13 @@ import pytest
 
 from gpulet.api.gpulet import DeviceRef
 from gpulet.status.gpulet import short_device
-from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import one_pass
+from tests.controller.cluster import Cluster, given_profile, inference_model, of_nodes
+from tests.controller.passes import one_pass
 
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster()
-    for name in ("node1", "node2"):
-        made.add(node(name))
-        made.add(whole_gpu_slice(name, 0))
+    made = of_nodes(2)
     made.add(given_profile("p"))
     return made
 

@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 
 from gpulet.controller.decide import decide
-from tests.controller.cluster import Cluster, given_profile, inference_model, node, whole_gpu_slice
-from tests.controller.test_decide import NOW, POLICY, condition, planned, settle
+from tests.controller.cluster import Cluster, given_profile, inference_model, node, of_nodes, whole_gpu_slice
+from tests.controller.passes import NOW, POLICY, condition, planned, settle
 
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster()
-    for name in ("node1", "node2"):
-        made.add(node(name))
-        made.add(whole_gpu_slice(name, 0))
+    made = of_nodes(2)
     made.add(given_profile("p"))
     made.add(inference_model("m", rate=5, slo_ms=300, profileRef={"name": "p"}))
     return made
