@@ -14,12 +14,14 @@ help: ## list the targets
 env: .venv/.ready .venv-pods/.ready ## make both Python environments
 
 .venv/.ready: pyproject.toml
+	@echo "making .venv: pip installs half a gigabyte, some minutes the first time" >&2
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
 
 # What runs in pods (Triton, TVM) pins an older numpy, so it has an environment of its own.
 .venv-pods/.ready: pyproject.toml
+	@echo "making .venv-pods: pip installs one gigabyte (Triton, TVM), some minutes the first time" >&2
 	$(PYTHON) -m venv .venv-pods
 	.venv-pods/bin/pip install --quiet --disable-pip-version-check -e '.[serving,tuning]'
 	touch $@
@@ -41,7 +43,7 @@ unit: env ## tests that need no cluster
 test: lint unit ## everything: lint, unit, real API server, real cluster, demo with kills
 	$(PY) -m pytest e2e -m 'not soak' -n 2 --dist loadgroup
 
-soak: env ## the long series: three hundred kills of the node's parts, twenty in a cluster, churn
+soak: env ## the long series: kills of the node's parts, kills in a cluster, churn
 	$(PY) -m pytest tests -m soak -s
 	$(PY) -m pytest e2e -m soak
 
@@ -51,7 +53,7 @@ demo: .venv/.ready ## a cluster, Gpulet, models, load, a tuning job, and a table
 demo-down: .venv/.ready ## take the demo and its cluster down, leaving nothing behind
 	$(PY) -m e2e.demo down --name $(CLUSTER)
 
-kubeconfig: .venv/.ready ## print the path of the demo cluster's kubeconfig
+kubeconfig: .venv/.ready ## print the path of the demo cluster's kubeconfig (with -s nothing else)
 	@$(PY) -m e2e.cluster kubeconfig --name $(CLUSTER)
 
 clean: ## remove environments and caches of this checkout (not the shared cache)

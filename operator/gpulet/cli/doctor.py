@@ -56,7 +56,7 @@ def policy(fault: str | None) -> Finding:
     return Finding(
         "problem",
         where,
-        f"the controller keeps the last good policy, or with none plans nothing: {fault}",
+        f"the controller keeps the last good policy, or with none plans nothing: {fault.removeprefix(f'{where}: ')}",
         f"kubectl edit configmap -n {names.SYSTEM_NAMESPACE} {names.POLICY_CONFIG_MAP}; it is read again at once",
     )
 
