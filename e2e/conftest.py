@@ -20,6 +20,7 @@ def missing() -> str | None:
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips all of e2e, or ends at once where GPULET_REQUIRE_E2E says that it has to run (as CI does).
 
