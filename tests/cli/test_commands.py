@@ -87,6 +87,19 @@ def test_what_does_not_fit_is_named_with_a_reason_and_exit_code_2(tmp_path: Path
     assert models["unknown"]["reason"].startswith("NotProfiled")
 
 
+def test_the_examples_are_planned_offline_and_what_is_missing_there_is_said() -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    _, output = call("plan", str(examples), "--fleet", f"{A100}=4", "-o", "json")
+    models = {m["name"]: m for m in json.loads(output)["models"]}
+    assert models["resnet50"]["fits"]
+    assert "nothing is measured offline: write its points" in models["shelf"]["reason"]
+    _, output = call("plan", str(examples / "inferencemodel.yaml"), "--fleet", f"{A100}=4", "-o", "json")
+    (alone,) = json.loads(output)["models"]
+    assert alone["reason"].endswith(
+        "no ModelProfile resnet50-a100 in namespace default: add the file that has it to PATH"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -40,11 +40,19 @@ def lines(world: World) -> dict[str, str]:
     for key, job in world.jobs.items():
         # Tens of trials: a line a candidate would drown the rest.
         done = (job.status.trials.done if job.status.trials else 0) * 10 // job.spec.trials
-        result[f"tuning {'/'.join(key)}"] = f"{job.status.phase or 'Pending'}, {done}0 % of {job.spec.trials} trials"
+        result[f"tuning {'/'.join(key)}"] = (
+            f"{job.status.phase or 'Pending'} ({reason(job, 'Succeeded')}), {done}0 % of {job.spec.trials} trials"
+        )
+    return result | _notes(world)
+
+
+def _notes(world: World) -> dict[str, str]:
+    """What is not as it should be, by object. Of a tuning under way its own line says enough; its message counts."""
+    result: dict[str, str] = {}
     for line in waiting(world):
         name, _, why = line.partition(": ")
-        if not name.startswith("tuning "):  # its message counts trials
-            result[f"{name} waits"] = "; ".join(filter(None, (result.get(f"{name} waits"), why)))
+        if not (name.startswith("tuning ") and " is Unknown" in why):
+            result[f"note on {name}"] = "; ".join(filter(None, (result.get(f"note on {name}"), why)))
     return result
 
 
@@ -52,7 +60,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     """Lines of objects that came, changed or went."""
     for name in sorted(before.keys() | now.keys()):
         if name not in now:
-            yield f"{name}: {'no more' if name.endswith(' waits') else 'gone'}"
+            yield f"{name}: {'no more' if name.startswith('note on ') else 'gone'}"
         elif before.get(name) != now[name]:
             yield f"{name}: {now[name]}"
 
