@@ -20,14 +20,13 @@ def missing() -> str | None:
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips all of e2e, or ends at once where GPULET_REQUIRE_E2E says that it has to run (as CI does).
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """With two workers the demo, which mostly waits, has one of them, and all other files the other."""
+    item.add_marker(pytest.mark.xdist_group("demo" if item.path.name == "test_demo.py" else "others"))
 
-    With two workers the demo, which mostly waits, has one of them, and all other files the other.
-    """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("demo" if item.path.name == "test_demo.py" else "others"))
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skips all of e2e, or ends at once where GPULET_REQUIRE_E2E says that it has to run (as CI does)."""
     lacking = missing()
     if lacking is None:
         return
