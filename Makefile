@@ -38,10 +38,10 @@ lint: .venv/.ready ## ruff, mypy strict, import contracts, drift of what is gene
 	$(PY) -m gpulet.api.crds check crds
 
 unit: env ## tests that need no cluster
-	$(PY) -m pytest tests -m 'not soak' -n auto --maxprocesses 4 --dist loadgroup
+	$(PY) -m pytest tests -m 'not soak' -n auto --maxprocesses 4 --dist loadfile
 
 test: lint unit ## everything: lint, unit, real API server, real cluster, demo with kills
-	$(PY) -m pytest e2e -m 'not soak' -n 2 --dist loadgroup
+	$(PY) -m pytest e2e -m 'not soak' -n 2 --dist loadfile
 
 soak: env ## the long series: kills of the node's parts, kills in a cluster, churn
 	$(PY) -m pytest tests -m soak -s

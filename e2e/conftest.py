@@ -20,11 +20,6 @@ def missing() -> str | None:
     return None
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """With two workers the demo, which mostly waits, has one of them, and all other files the other."""
-    item.add_marker(pytest.mark.xdist_group("demo" if item.path.name == "test_demo.py" else "others"))
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skips all of e2e, or ends at once where GPULET_REQUIRE_E2E says that it has to run (as CI does)."""
     lacking = missing()

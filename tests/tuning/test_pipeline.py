@@ -28,7 +28,7 @@ from gpulet.tuning.records import client_progress
 from gpulet.tuning.verdict import LEAST_GAIN
 from tests.pods import pods_program, pods_python
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("tuning-ports")]
+pytestmark = pytest.mark.timeout(300)
 TRIALS = 12
 
 
