@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 
 from gpulet.agent.plugin import Plugin
 from gpulet.agent.proto import registration_pb2
+from gpulet.agent.watcher import Watcher
 from gpulet.metrics.node import NodeMetrics
 from tests.agent.kubelet import Api, Kubelet, client_of, kubelet_of
 
@@ -116,6 +118,29 @@ async def test_two_agents_side_by_side_serve_the_same_shares(rig: Any, runner: A
         await new.stop()
         assert sorted(p.name for p in folder.rglob("*.sock")) == ["agent.sock", "gpulet.dev-agent-reg.sock"]
     assert rig.leftovers() == []
+
+
+async def test_a_refusal_is_told_in_the_claim_once_and_taken_back(rig: Any, runner: Any) -> None:
+    """The pod's event is seen by few; the claim's condition is what the controller shows."""
+    first, second = (rig.claim(uid, A100, percent=20, isolation="None") for uid in ("c1", "c2"))
+    api = Api({c["metadata"]["name"]: c for c in (first, second)})
+    async with client_of(api) as client, kubelet_of(rig.shares(), client, rig.root / "k") as kubelet:
+        assert (await kubelet.prepare(first))["c1"].error == ""
+        said = (await kubelet.prepare(second))["c2"].error
+        (written,) = api.written["claim-c2"]
+        (device,) = written["status"]["devices"]
+        (condition,) = device["conditions"]
+        assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "False", "PrepareRefused")
+        assert said and condition["message"] == said
+        second["status"]["devices"] = written["status"]["devices"]
+        assert (await kubelet.prepare(second))["c2"].error == said
+        assert len(api.written["claim-c2"]) == 1 and "claim-c1" not in api.written
+        await kubelet.unprepare(first)
+        assert (await kubelet.prepare(second))["c2"].error == ""
+        await Watcher(client, rig.shares(), NodeMetrics(), proc=Path("/proc"), period_s=1).look()
+        (device,) = api.written["claim-c2"][-1]["status"]["devices"]
+        assert {c["type"]: c["status"] for c in device["conditions"]} == {"Ready": "True", "Enforced": "Unknown"}
+        await kubelet.unprepare(second)
 
 
 async def test_what_the_calls_cost_and_how_they_end_is_exported(rig: Any, runner: Any) -> None:

@@ -18,6 +18,7 @@ from gpulet.agent import cdi
 from gpulet.agent.claims import ClaimRecord, ClaimRefusedError
 from gpulet.agent.health import SERVICES, HealthService
 from gpulet.agent.proto import dra_pb2, health_pb2, registration_pb2
+from gpulet.agent.refused import tell_refused
 from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
 from gpulet.agent.waiting import Deadline, DeadlineError
@@ -156,7 +157,12 @@ class Plugin:
             if record is None:
                 raise
             return record
-        return await asyncio.to_thread(self._shares.prepare, raw, claim.uid, deadline)
+        try:
+            return await asyncio.to_thread(self._shares.prepare, raw, claim.uid, deadline)
+        except ClaimRefusedError as error:
+            if raw["metadata"].get("uid") == claim.uid:
+                await tell_refused(self._client, raw, str(error))
+            raise
 
     async def _unprepare(self, request: Any, context: Any) -> Any:
         deadline = Deadline(_CALL_S)

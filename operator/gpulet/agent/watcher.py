@@ -9,18 +9,16 @@ import contextlib
 import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from gpulet.agent import cdi
 from gpulet.agent.claims import ClaimRecord
+from gpulet.agent.conditions import device_key, status_manifest
 from gpulet.agent.observe import clients_of
 from gpulet.agent.said import Said
 from gpulet.agent.shares import Shares
 from gpulet.agent.vanished import Vanished
 from gpulet.agent.verify import ENFORCED, ClientSeen, facts, pod_uses
 from gpulet.agent.waiting import Deadline, DeadlineError
-from gpulet.api import names
-from gpulet.api.base import Condition
 from gpulet.kube.client import Client
 from gpulet.kube.errors import KubeError, NotFoundError
 from gpulet.kube.informer import Informer
@@ -28,7 +26,7 @@ from gpulet.kube.kinds import POD, RESOURCE_CLAIM
 from gpulet.metrics.node import NodeMetrics, ShareSeen
 from gpulet.nvidia.mps import MpsError
 from gpulet.nvidia.source import DeviceError
-from gpulet.status.conditions import Fact, conditions
+from gpulet.status.conditions import Fact
 
 log = logging.getLogger("gpulet.watcher")
 
@@ -158,21 +156,9 @@ class Watcher:
             return
         if claim["metadata"]["uid"] != record.uid:
             return
-        previous = _conditions(claim, record)
-        now = datetime.now(UTC)
-        wanted = [
-            c.to_dict() for c in conditions(previous, found, generation=claim["metadata"].get("generation", 0), now=now)
-        ]
-        if wanted != [c.to_dict() for c in previous]:
-            device: dict[str, Any] = {"driver": names.DRIVER, "pool": record.pool, "device": record.device}
-            if record.share_id is not None:
-                device["shareID"] = record.share_id
-            manifest = {
-                "apiVersion": RESOURCE_CLAIM.api_version,
-                "kind": RESOURCE_CLAIM.kind,
-                "metadata": {"name": record.name, "namespace": record.namespace, "uid": record.uid},
-                "status": {"devices": [device | {"conditions": wanted}]},
-            }
+        key = device_key(pool=record.pool, device=record.device, share_id=record.share_id)
+        manifest = status_manifest(claim, key, found, now=datetime.now(UTC))
+        if manifest is not None:
             try:
                 await self._client.apply_status(manifest)
             except NotFoundError:
@@ -198,10 +184,3 @@ def _share(record: ClaimRecord, found: list[Fact]) -> ShareSeen:
         enforced.status if enforced else "Unknown",
         enforced.reason if enforced else "",
     )
-
-
-def _conditions(claim: dict[str, Any], record: ClaimRecord) -> list[Condition]:
-    for device in claim.get("status", {}).get("devices") or ():
-        if (device["pool"], device["device"], device.get("shareID")) == (record.pool, record.device, record.share_id):
-            return [Condition.model_validate(c) for c in device.get("conditions") or ()]
-    return []

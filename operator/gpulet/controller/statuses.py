@@ -18,7 +18,7 @@ from gpulet.controller.world import Key, World, is_planned
 from gpulet.model.demand import ModelId
 from gpulet.model.plan import Placed, Plan, Unplaced
 from gpulet.status.conditions import Fact, no, yes
-from gpulet.status.gpulet import Observed, enforced, gpulet_status, pod_ready, waiting_reason
+from gpulet.status.gpulet import Observed, enforced, gpulet_status, node_refusal, pod_ready, waiting_reason
 from gpulet.status.inferencemodel import ModelFacts, inference_model_status
 
 _MODEL_FAULTS = ("ModelMissing", "ModelBroken", "UnsupportedFormat")
@@ -132,7 +132,11 @@ def _serving_error(known: Known, model: Key, gpulets: list[Gpulet]) -> Fact | No
         return no("Serving", "NameTaken", known.names_taken[model])
     if all(pod_ready(known.world.pods.get(g.key)) for g in gpulets):
         return None
-    words = {waiting_reason(known.world.pods[g.key]) for g in gpulets if g.key in known.world.pods}
+    words = {
+        node_refusal(known.world.claims.get(g.key)) or waiting_reason(known.world.pods[g.key])
+        for g in gpulets
+        if g.key in known.world.pods
+    }
     words -= {""}
     return no("Serving", "Starting", "; ".join(sorted(words))) if words else None
 

@@ -52,6 +52,17 @@ def enforced(claim: Mapping[str, Any] | None) -> Fact:
     return unknown("Enforced", "NotVerified", "the node agent has not reported yet")
 
 
+def node_refusal(claim: Mapping[str, Any] | None) -> str | None:
+    """Why the node does not make the share, in the agent's own words; None: it said no such thing."""
+    for device in (claim or {}).get("status", {}).get("devices") or ():
+        if device.get("driver") != names.DRIVER:
+            continue
+        for condition in device.get("conditions") or ():
+            if (condition["type"], condition["status"], condition["reason"]) == ("Ready", "False", "PrepareRefused"):
+                return str(condition.get("message") or "prepare refused")
+    return None
+
+
 def ready(observed: Observed) -> Fact:
     """Ready: the pod serves (or works); else the first obstacle, in the order in which things happen."""
     if observed.pod is None:
@@ -63,6 +74,8 @@ def ready(observed: Observed) -> Fact:
     phase = observed.pod.get("status", {}).get("phase", "Pending")
     if phase in ("Succeeded", "Failed"):
         return no("Ready", f"Pod{phase}")
+    if message := node_refusal(observed.claim):
+        return no("Ready", "PrepareRefused", message)
     return no("Ready", "Starting", waiting_reason(observed.pod))
 
 
