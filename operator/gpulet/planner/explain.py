@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from gpulet.model.demand import Demand
 from gpulet.model.device import Gpu
-from gpulet.model.plan import PlannerPolicy, Problem, Slot, Unplaced
+from gpulet.model.plan import Problem, Slot, Unplaced
 from gpulet.model.profile import ProfilePoint
 from gpulet.planner.assign import Fleet, insert
 from gpulet.planner.eligibility import Rules
@@ -37,7 +38,7 @@ def hopeless(demand: Demand, problem: Problem, rules: Rules, fleet: Fleet) -> Un
         return missing
     if (missing := _no_points(demand, fleet)) is not None:
         return missing
-    return _infeasible(demand, fleet, problem.policy)
+    return _infeasible(demand, problem, rules, fleet)
 
 
 def _no_device(demand: Demand, problem: Problem, rules: Rules, fleet: Fleet) -> Unplaced | None:
@@ -83,12 +84,12 @@ def _offers(gpu: Gpu, point: ProfilePoint) -> bool:
     return gpu.whole if point.mig is None else any(p.profile == point.mig for p in gpu.placements)
 
 
-def _infeasible(demand: Demand, fleet: Fleet, policy: PlannerPolicy) -> Unplaced | None:
+def _infeasible(demand: Demand, problem: Problem, rules: Rules, fleet: Fleet) -> Unplaced | None:
     gpus = fleet.allowed[demand.model]
-    options = [o for o in options_of(demand, policy) if any(_offers_option(g, o) for g in gpus)]
+    options = [o for o in options_of(demand, problem.policy) if any(_offers_option(g, o) for g in gpus)]
     if not options:
         points = [p for p in usable_points(demand) if any(_offers(g, p) for g in gpus)]
-        return Unplaced(demand.model, "ObjectiveInfeasible", _fastest(demand, points, policy))
+        return Unplaced(demand.model, "ObjectiveInfeasible", _fastest(demand, points, problem, rules))
     if not any(_memory_of(g, o) >= o.memory_mib for o in options for g in gpus if _offers_option(g, o)):
         least = min(options, key=lambda o: o.memory_mib)
         most = max(_memory_of(g, o) for o in options for g in gpus if _offers_option(g, o))
@@ -113,20 +114,47 @@ def _memory_of(gpu: Gpu, option: Option) -> int:
     )
 
 
-def _fastest(demand: Demand, points: list[ProfilePoint], policy: PlannerPolicy) -> str:
-    """The objective that the fastest measured point could meet."""
+def _fastest(demand: Demand, points: list[ProfilePoint], problem: Problem, rules: Rules) -> str:
+    """What the fastest measured point needs, and the objective that could be met at the model's rate."""
+    policy = problem.policy
 
     def needed_ms(point: ProfilePoint) -> float:
         return unloaded_ms(policy.latency_rule, unlimited(demand, point, policy), demand.percentile / 100)
 
     best = min(points, key=lambda p: (needed_ms(p), p.compute_percent))
-    least = f"{needed_ms(best):.3g} ms"
+    objective_ms = _feasible_ms(demand, needed_ms(best), problem, rules)
+    remedy = f"raise the objective to {objective_ms:g} ms" if objective_ms else "lower the rate and raise the objective"
     where = f"MIG {best.mig}" if best.mig else f"{best.compute_percent} % of {best.product}"
     return (
-        f"slo.latencyMilliseconds {demand.latency_ms:g} is below the {least} that the fastest measured point needs "
-        f"(batch {best.batch} on {where}, p99 {best.p99_us / 1000:.3g} ms) when it is all but idle: "
-        f"raise the objective to at least {least}, or tune the model"
+        f"slo.latencyMilliseconds {demand.latency_ms:g} is below the {needed_ms(best):.3g} ms that the fastest "
+        f"measured point needs (batch {best.batch} on {where}, p99 {best.p99_us / 1000:.3g} ms) when it is all but "
+        f"idle: {remedy}, or tune the model"
     )
+
+
+_OBJECTIVE_STEP, _OBJECTIVE_STEPS = 1.1, 24
+
+
+def _feasible_ms(demand: Demand, least_ms: float, problem: Problem, rules: Rules) -> float | None:
+    """The least objective, to a tenth, at which the model alone would fit on these GPUs; None if ten times the least
+    latency does not do. At the least itself it would have to be all but idle."""
+
+    def ms(step: int) -> float:
+        exact = least_ms * _OBJECTIVE_STEP**step
+        digit = 10.0 ** (math.floor(math.log10(exact)) - 2)
+        # Up, never down: what is said must do. As decimal text gives it, or 44.2 would be 44.2000001.
+        return float(f"{math.ceil(exact / digit) * digit:.3g}")
+
+    def fits(step: int) -> bool:
+        return _fits_with(replace(demand, latency_ms=ms(step)), problem, rules, (), frozenset())
+
+    low, high = 0, _OBJECTIVE_STEPS
+    if not 0 < least_ms < math.inf or not fits(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return ms(high)
 
 
 def left_out(demand: Demand, problem: Problem, rules: Rules, placed: tuple[Slot, ...], fits_per_s: float) -> Unplaced:
