@@ -12,6 +12,7 @@ from e2e.cluster.paths import REPOSITORY
 from e2e.demo import install, load, summary
 from e2e.demo.install import NAMESPACE
 from e2e.kubectl import Kubectl
+from gpulet.api.inferencemodel import InferenceModel
 from gpulet.cli.live import view
 from gpulet.cli.manifests import Manifests
 from gpulet.cli.plan import ask
@@ -43,7 +44,7 @@ class Scene:
                 self._load(world, name)
         return (
             bool(world.models)
-            and all(condition(model, "Ready") == "True" for model in world.models.values())
+            and all(condition(model, "Ready") == "True" and _at_rest(model) for model in world.models.values())
             and all(_ended(world, key) for key in world.jobs)
         )
 
@@ -53,6 +54,12 @@ class Scene:
             self.screen.say(
                 f"load on {name}: {world.models[NAMESPACE, name].spec.load.requests_per_second:g} requests/s"
             )
+
+
+def _at_rest(model: InferenceModel) -> bool:
+    """No share of it is leaving: what is counted then is the plan's."""
+    replicas = model.status.replicas
+    return replicas is not None and len(model.status.gpulets) == replicas.planned == replicas.ready
 
 
 def _ended(world: World, key: tuple[str, str]) -> bool:
